@@ -27,8 +27,6 @@ from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.games.registry import TABLE
 
-__all__ = ["SUBJECTS", "Subject", "main"]
-
 OUT = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).with_suffix(".md")
 _REPRODUCE_SECONDS = 600  # of a machine that does other work, too

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["frozen_lake", "sokoban", "test_seeds", "train_seeds"]
-
 _OPTIONS = {"render_mode": "text", "prompt_format": "free_think"}
 _CANDIDATES = 300
 

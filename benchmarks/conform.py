@@ -14,8 +14,6 @@ from typing import Any
 from benchmarks import page_parser, write_results
 from ragen_agent.conform.formulas import RULES
 
-__all__ = ["main", "page"]
-
 EQUAL = "equal returns keep the rounding error of their mean"
 NOISE = 1e-3  # advantages below are of no consequence
 UNCALLED = {"TRL": ("GRPO", "Dr. GRPO", "RLOO")}  # within the method that also generates

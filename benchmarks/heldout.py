@@ -28,8 +28,6 @@ from ragen_gym.games.registry import TABLE, build_game
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.games.sokoban import rules as sokoban
 
-__all__ = ["main"]
-
 GAMES = {"Sokoban": "Sokoban, 6x6, one box", "LargeSokoban": "LargeSokoban", "FrozenLake": "FrozenLake, 4x4"}
 BLOCK = 4096  # levels that are generated at a time
 

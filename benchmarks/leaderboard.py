@@ -40,8 +40,6 @@ from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.threads import wait_passively
 
-__all__ = ["main"]
-
 SUITES = ("ragen-v1", "generalization")
 
 PAGE = """\

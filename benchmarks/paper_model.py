@@ -21,8 +21,6 @@ from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = ["main"]
-
 #: Figures of an iteration: their columns, and digits after the point.
 FIGURES = {
     "success": ("success, %", 1),

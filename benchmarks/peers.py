@@ -19,8 +19,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["PEERS", "Peer", "PeerError"]
-
 ROOT = Path(__file__).parents[1]
 LOG_LINES = 5
 

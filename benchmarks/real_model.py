@@ -36,8 +36,6 @@ from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tokens.rollout import sample
 from ragen_gym.core.threads import bfloat16_units
 
-__all__ = ["BANDIT", "main"]
-
 ROOT = Path(__file__).parents[1]
 
 PAGE = """\

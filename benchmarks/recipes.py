@@ -23,8 +23,6 @@ from ragen_agent.models.small_model import build_model, build_tokenizer, game_te
 from ragen_agent.tasks.tasks import make_env
 from ragen_gym.core.stats import mean_interval
 
-__all__ = ["main", "train"]
-
 DEFAULT = "default"
 TITLES = {DEFAULT: "A small model from scratch on FrozenLake without slip; one CPU core; what `make train` trains"}
 ROWS = {

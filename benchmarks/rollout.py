@@ -30,8 +30,6 @@ from ragen_agent.sft.trainer import fit
 from ragen_agent.tokens.rollout import Instance, group, play
 from ragen_agent.tokens.trajectory import without_failed
 
-__all__ = ["GenerateEngine", "main"]
-
 GAME = "FrozenLake"
 TURNS = (1, 2, 5, 10)
 DEMONSTRATIONS = 4000

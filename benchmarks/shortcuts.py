@@ -28,8 +28,6 @@ from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import PLAYING, SUCCESS
 
-__all__ = ["applies", "copied", "demonstrated", "differences", "main", "shortcuts", "walked"]
-
 SPLIT = "train"
 COPIES = 20  # equally near levels that are tried at most
 LAKES = (  # size, chance of ice, least moves, budget of moves

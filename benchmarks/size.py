@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["main"]
-
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("ragen_gym", "ragen_agent", "benchmarks")
 

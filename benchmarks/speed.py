@@ -25,8 +25,6 @@ from ragen_gym.core.seeding import episode_keys
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import build_game, find
 
-__all__ = ["TASKS", "Task", "main"]
-
 #: Environments of a batch where nothing else is said.
 BATCH = 1024
 #: (what to repeat, units of work in one repetition)

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PEER_TASKS", "rate", "report"]
-
 Rate = tuple[float, float, float]
 
 

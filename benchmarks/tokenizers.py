@@ -16,8 +16,6 @@ from benchmarks import markdown_table, page_parser, read_results, write_results
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.models.catalogue import NAMED_MODELS
 
-__all__ = ["main"]
-
 GAMES = ("FrozenLake", "Sokoban")
 LEVELS = 64
 SHOWN = 12  # tokens of an example at most

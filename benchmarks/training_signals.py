@@ -27,8 +27,6 @@ from ragen_agent.report.runs import load_run
 from ragen_agent.update.metrics import metric_label, smooth
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["PAGE", "RUNS", "SIGNALS", "draw", "main", "play", "table"]
-
 TABLE = Path(__file__).with_suffix(".toml")
 #: Seeds of the arms of ``TABLE``.
 RUNS = {"learning": 2, "stuck": 1, "collapsing": 4}

@@ -34,8 +34,6 @@ from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv, make_turn
 
-__all__ = ["main"]
-
 RECIPE = "vision-frozenlake"
 
 PAGE = """\

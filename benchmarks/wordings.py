@@ -17,8 +17,6 @@ from ragen_agent.cli import main as ragen_agent
 from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_gym.core.stats import wilson
 
-__all__ = ["main"]
-
 #: Settings of each wording.
 WORDINGS = {
     "default": ["turns.example=false"],

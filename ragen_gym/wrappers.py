@@ -23,8 +23,6 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.validation import BatchType, check_number, plain_number
 
-__all__ = ["BatchFlatSymbols", "BatchOneHotPlanes", "Curriculum", "FlatSymbols", "OneHotPlanes"]
-
 
 class _View:
     """Common part of the views: ``_view`` of many grids, by the identity matrix of their codes."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from benchmarks.experiments.plan import PlannedRun
     from benchmarks.experiments.spec import Experiment
 
-__all__ = ["main"]
-
 PROGRAM = "python -m benchmarks.experiments"
 
 ABOUT = """\

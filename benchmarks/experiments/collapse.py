@@ -17,8 +17,6 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_agent.run.alarm import signs_at
 from ragen_gym.core.stats import CONFIDENCE
 
-__all__ = ["OUTCOMES", "collapse_sentence", "collapse_start", "learned", "not_excluded", "outcome"]
-
 OUTCOMES = ("no collapse", "never learned", "collapse at once", "format collapse", "Echo Trap", "other collapse")
 
 LEAST = 0.05  # best success below which there is nothing to collapse from

@@ -39,27 +39,6 @@ from benchmarks.experiments.spec import MEASURES, Comparison, measure
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
-__all__ = [
-    "BY_CHANCE",
-    "DECIDED",
-    "MISSING",
-    "TOO_LARGE",
-    "UNLEARNED",
-    "VERDICTS",
-    "Finding",
-    "Runs",
-    "adjust",
-    "answer",
-    "compare",
-    "format_difference",
-    "format_measure",
-    "is_decided",
-    "p_value",
-    "stopped_early",
-    "summarise",
-    "verdict",
-]
-
 Runs = Mapping[str, Mapping[int, RecordedRun]]
 """Complete runs by arm and seed."""
 

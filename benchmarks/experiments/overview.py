@@ -20,8 +20,6 @@ from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE
 
-__all__ = ["markdown_overview", "without_copies"]
-
 #: Figures of an iteration that are equal in two runs only if one is a copy of the other.
 TRACE = ("success", "return", "return_std", "grad_norm", "entropy", "reply_tokens", "repeated_rate")
 

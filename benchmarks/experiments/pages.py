@@ -34,8 +34,6 @@ from benchmarks.experiments.spec import MEASURES, Experiment, measure, names
 from ragen_gym.core.stats import Estimate, percent
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["comparisons_table", "markdown_table", "starts_below_random", "write_page"]
-
 QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
 
 #: What an interval over seeds does not cover.

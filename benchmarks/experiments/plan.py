@@ -18,8 +18,6 @@ from ragen_agent.config.presets import default_settings, read_recipe
 from ragen_agent.config.trainers import OPENRLHF
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["PlannedRun", "WarmStart", "arm_settings", "plan", "warm_starts"]
-
 #: Overrides of every arm by ``--quick``: shows that an experiment runs, evidence of nothing.
 QUICK: Settings = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},

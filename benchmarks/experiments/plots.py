@@ -23,8 +23,6 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_agent.update.metrics import is_share, metric_label, smooth
 from ragen_gym.core.storage import atomic_path
 
-__all__ = ["COLOURS", "draw_arms", "draw_curves", "save_figure"]
-
 #: Safe for colour-blind readers (Okabe and Ito, 2008); after these other line styles begin.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
 CONTROL = "#8A8A8A"

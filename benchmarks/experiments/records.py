@@ -22,8 +22,6 @@ from ragen_agent.report.runs import IRRELEVANT, RecordedRun, load_run
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
-__all__ = ["RECORDS", "complete_runs", "dropped_p_values", "missing_runs", "recorded_seeds", "write_records"]
-
 RECORDS = "runs.jsonl.gz"
 CLAIMS = Path(__file__).with_name("claims.md")
 

@@ -26,20 +26,6 @@ import torch
 from ragen_agent import algo
 from ragen_agent.config.algorithms import FILTER_RULES
 
-__all__ = [
-    "CRITIC",
-    "ESTIMATORS",
-    "GROUPS",
-    "KEEP",
-    "WORLDS",
-    "Choice",
-    "bandit",
-    "bernoulli",
-    "drift",
-    "gradients",
-    "worth",
-]
-
 GROUPS, KEEP = 8, 0.5
 """Groups of a batch, and the share that the filter keeps, as in the table ``risk``."""
 

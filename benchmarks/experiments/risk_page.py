@@ -15,8 +15,6 @@ from benchmarks.experiments.risk import ESTIMATORS, GROUPS, WORLDS, Choice, band
 from ragen_gym.games.registry import find
 from ragen_gym.games.values import level_values
 
-__all__ = ["break_even", "direction", "lakes", "section"]
-
 SIZES = (8, 16)
 SHARES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 """Probabilities of the risky arm at which the sign of the drift is looked at."""

@@ -34,8 +34,6 @@ from ragen_gym.core.seen import SEEN_FILE
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import atomic_folder, read_json_lines
 
-__all__ = ["check_settings", "is_complete", "is_whole", "run_all"]
-
 POLL_S = 1.0  # between two updates of the progress
 JOBS_OF_A_PROCESS = 40  # after which another takes its place, so that what libraries keep of each run is given back
 

@@ -32,24 +32,6 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_agent.update.metrics import METRICS
 from ragen_gym.core.validation import did_you_mean, shown
 
-__all__ = [
-    "FALL",
-    "MEASURES",
-    "MOST_EVALUATIONS",
-    "TABLES",
-    "WINDOW",
-    "Arm",
-    "Comparison",
-    "Experiment",
-    "Measure",
-    "end_row",
-    "measure",
-    "names",
-    "read",
-    "series",
-    "window_means",
-]
-
 WINDOW = 5
 FALL = 0.5  # of the best success: below this part of it a run has collapsed
 MOST_EVALUATIONS = 10

@@ -25,8 +25,6 @@ from ragen_gym.envs.reply import open_thinking, whole_reply
 if TYPE_CHECKING:
     from ragen_agent.inference import ImageSpan, Sampled
 
-__all__ = ["HFAgent", "answer_of", "rendered", "weights_hash"]
-
 LARGE = 2**24
 """Parameters from which a model is played in bfloat16 where the CPU has units for it."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ragen_agent.inference import ImageSpan, Sampled
     from ragen_agent.inference.torch_engine import TorchEngine, TorchSession
 
-__all__ = ["Request", "RunningBatch"]
-
 _GATHER = 0.01  # seconds to wait for the next requests of conversations whose replies were handed out
 
 

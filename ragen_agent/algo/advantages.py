@@ -19,24 +19,6 @@ from torch import Tensor
 from ragen_agent.algo.filters import finite_groups, group_std
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 
-__all__ = [
-    "Peers",
-    "asymmetric_clip",
-    "broadcast_to_tokens",
-    "context_advantages",
-    "discounted_returns",
-    "group_normalised",
-    "leave_one_out",
-    "length_penalty",
-    "length_weights",
-    "less_mean",
-    "mean_std",
-    "normalised",
-    "step_advantages",
-    "turns_to_tokens",
-    "whiten",
-]
-
 LOWEST, HIGHEST = -1.0, 3.0  # the bounds of ``asymmetric_clip``
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from ragen_agent.config.algorithms import AGGREGATIONS
 
-__all__ = ["aggregate", "as_float", "check_shapes", "loss_count", "masked_mean"]
-
 
 def aggregate(
     x: Tensor,

@@ -18,24 +18,6 @@ from torch import Tensor
 from ragen_agent.algo.aggregation import as_float
 from ragen_agent.config.algorithms import FILTER_RULES
 
-__all__ = [
-    "MIN_UNCERTAINTY",
-    "finite_groups",
-    "group_mean_order",
-    "group_std",
-    "group_variance",
-    "keep_all",
-    "keep_bottom",
-    "keep_groups",
-    "keep_min_p",
-    "keep_random",
-    "keep_random_std",
-    "keep_softmax_top_p",
-    "keep_top",
-    "keep_top_k",
-    "keep_top_p",
-]
-
 MIN_UNCERTAINTY = 1e-6
 """Stds up to this count as 0: equal returns summed in another order differ by less."""
 

@@ -23,19 +23,6 @@ from torch import Tensor
 from ragen_agent.algo.aggregation import as_float
 from ragen_agent.config.algorithms import CREDITS
 
-__all__ = [
-    "bi_level_gae",
-    "critic_advantages",
-    "gae",
-    "narrowed_turns",
-    "part_mask",
-    "rewards_at",
-    "shaped_rewards",
-    "turn_end_mask",
-    "turn_wise_gae",
-]
-
-
 TurnEnds = Sequence[Sequence[int]]
 
 

@@ -20,24 +20,6 @@ from torch import Tensor
 from ragen_agent.algo.aggregation import aggregate, check_shapes, masked_mean
 from ragen_agent.config.algorithms import POLICY_LOSSES
 
-__all__ = [
-    "PolicyStats",
-    "TokenTerms",
-    "cispo",
-    "clip_cov",
-    "gspo",
-    "kl_cov",
-    "log_prob_gap",
-    "log_ratio",
-    "mismatch_weights",
-    "policy_loss",
-    "ppo",
-    "sapo",
-    "token_terms",
-    "value_loss",
-]
-
-
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this size before their exponential, so that one broken token cannot overflow it. This is
 the bound of verl (``compute_policy_loss`` and ``kl_penalty`` in verl/trainer/ppo/core_algos.py) and of OpenRLHF's

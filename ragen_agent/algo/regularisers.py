@@ -16,8 +16,6 @@ from torch import Tensor
 from ragen_agent.algo.aggregation import aggregate, check_shapes
 from ragen_agent.algo.losses import MAX_LOG_RATIO, log_prob_gap
 
-__all__ = ["entropy_deviation", "kl_loss", "kl_penalty"]
-
 
 def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple[float, float] = (0.5, 1.5)) -> Tensor:
     """Distance of each row's mean entropy from [low average, high average], at each of its masked tokens.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-__all__ = ["add"]
-
 ABOUT = """\
 Calls the functions of a trainer's advantages and losses on small batches made to tell variants apart, and names the
 formula that each computes: the published one, or a known variant of it. Looks at the libraries that are installed in

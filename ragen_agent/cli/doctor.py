@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add"]
-
 ABOUT = """\
 Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, vLLM, shared memory, locks
 of killed workers, disk, whether the tokenizer gives texts back as they were, and whether the chat template keeps the

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ragen_agent.run.policy import Policy
     from ragen_agent.run.run_folder import RunFolder
 
-__all__ = ["add", "add_measured", "measured_policy"]
-
 EVAL = """\
 Plays fixed levels of one split and prints the success rate beside random play, a blind script and optimal play on the
 same levels, with 95 % Wilson intervals, and the share of malformed replies with the commonest problem. The blind

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ragen_agent.run.console import Display
     from ragen_agent.run.policy import Policy
 
-__all__ = ["add", "lone_policy"]
-
 ABOUT = """\
 Computes the success of a run or a model on fixed levels, instead of estimating it from episodes: it sums over all
 replies that the policy is likely to give in every state that it may reach, and over the game's transition noise. Every

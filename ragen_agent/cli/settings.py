@@ -25,26 +25,6 @@ from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import OPENS, Setting, declared
 from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
-__all__ = [
-    "Group",
-    "add",
-    "add_run_code",
-    "add_set",
-    "add_settings",
-    "catalog",
-    "check_consent",
-    "check_name",
-    "check_not_distributed",
-    "configure",
-    "distributed",
-    "free_folder",
-    "given",
-    "groups",
-    "help_text",
-    "settings_of",
-    "settings_of_pairs",
-]
-
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. Defaults in parentheses hold for the games named
 there, and for a pretrained model (--model). A setting is given in a TOML file (--config) or as --set NAME=VALUE.

@@ -16,8 +16,6 @@ from ragen_gym.core.command_line import stops_at_sigterm
 if TYPE_CHECKING:
     from ragen_agent.config import Config
 
-__all__ = ["add"]
-
 ABOUT = """\
 Supervised fine-tuning before reinforcement learning: sft data writes demonstrations of the oracle as conversations, sft
 train trains a model on what the assistant says in them (all weights, or LoRA), sft merge makes a LoRA adapter part of

@@ -14,8 +14,6 @@ from ragen_agent.cli.settings import check_not_distributed
 if TYPE_CHECKING:
     from ragen_agent.run.console import Display
 
-__all__ = ["add"]
-
 ABOUT = """\
 Replaces each thought of a model and computes its answers after that: after the true thought of the board, its opposite,
 one of another level, and none; and as controls after the same facts in another order, the thought sampled again, and

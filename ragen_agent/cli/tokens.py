@@ -6,8 +6,6 @@ import argparse
 from dataclasses import asdict, replace
 from typing import Any
 
-__all__ = ["add"]
-
 ABOUT = """\
 Shows the first board of a game cut into the tokens of a model, in each text format, and measures over
 many levels how many cells a token holds, and in how many ways a cell is spelled. A model reads a board

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ragen_agent.run.policy import Policy
     from ragen_agent.run.run_folder import RunFolder
 
-__all__ = ["add", "fresh_folder"]
-
 #: Flags that the distributed trainer does not read, and what to do instead.
 UNREAD = {"device": "use openrlhf.accelerator", "compare": "train with --backend local"}
 

@@ -9,26 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "ADVANTAGE_RULES",
-    "AGGREGATIONS",
-    "CREDITS",
-    "FILTER_LOSS_SCALINGS",
-    "FILTER_RULES",
-    "FILTER_STATISTICS",
-    "GROUPINGS",
-    "KL_ESTIMATES",
-    "POLICY_LOSSES",
-    "TOKEN_PARTS",
-    "AdvantageRule",
-    "AggregationRule",
-    "CreditRule",
-    "FilterRule",
-    "FilterStatistic",
-    "Grouping",
-    "PolicyLoss",
-]
-
 
 @dataclass(frozen=True)
 class FilterRule:

@@ -17,8 +17,6 @@ from ragen_agent.config.algorithms import (
 from ragen_gym.core.settings import declared
 from ragen_gym.core.validation import shown
 
-__all__ = ["check_config", "check_training"]
-
 if TYPE_CHECKING:
     from ragen_agent.config.settings import Config
     from ragen_agent.config.training import Training

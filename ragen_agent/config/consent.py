@@ -13,8 +13,6 @@ from ragen_agent.config.table import parts
 from ragen_gym.core.settings import declared
 from ragen_gym.games.registry import TABLE, own_module, task_of
 
-__all__ = ["check_no_kernels", "effects", "load_problem"]
-
 HERE = ("auto", "local")
 """Addresses of a Ray cluster that runs on this machine."""
 

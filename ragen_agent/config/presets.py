@@ -16,17 +16,6 @@ from ragen_agent.config.table import Settings, merged, read_toml
 from ragen_gym.core.validation import did_you_mean
 from ragen_gym.games.registry import TABLE, find, load_task, own_module, task_of
 
-__all__ = [
-    "PRETRAINED_DEFAULTS",
-    "Recipe",
-    "base_of",
-    "default_settings",
-    "other_defaults",
-    "read_recipe",
-    "read_settings_file",
-    "recipe_names",
-]
-
 FOLDER = Path(__file__).with_name("recipes")
 ROOT = "recipe"
 

@@ -24,21 +24,6 @@ from ragen_gym.core.settings import setting
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import shown
 
-__all__ = [
-    "Config",
-    "Demonstrations",
-    "Diagnostics",
-    "Evaluation",
-    "Hub",
-    "Lora",
-    "Program",
-    "SmallModel",
-    "Stops",
-    "Turns",
-    "WarmStart",
-    "pretrained",
-]
-
 
 @dataclass(frozen=True)
 class Turns(Table, TurnConfig):

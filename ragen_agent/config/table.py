@@ -15,8 +15,6 @@ from pydantic_core import PydanticCustomError
 from ragen_gym.core.settings import NAMES, declared
 from ragen_gym.core.validation import did_you_mean, shown
 
-__all__ = ["Settings", "Table", "merged", "parts", "read_toml", "to_toml", "with_settings"]
-
 Settings = dict[str, Any]
 """Settings as nested tables: a setting's dotted name, such as ``training.groups``, gives the nesting."""
 

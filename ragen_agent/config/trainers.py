@@ -12,8 +12,6 @@ from ragen_agent.config.settings import Lora
 from ragen_agent.config.table import Table, read_toml, with_settings
 from ragen_gym.core.settings import setting
 
-__all__ = ["OPENRLHF", "FineTuning", "OpenRLHF", "read_openrlhf"]
-
 OPENRLHF = "openrlhf"
 """The table of the distributed trainer's own settings in a configuration file."""
 

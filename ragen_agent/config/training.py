@@ -23,8 +23,6 @@ from ragen_agent.config.config_checks import check_training
 from ragen_agent.config.table import Table
 from ragen_gym.core.settings import setting
 
-__all__ = ["Training"]
-
 PRESET = "as training.starpo_s says"
 
 

@@ -7,19 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = [
-    "CONSTANT",
-    "GAMMA",
-    "LAMBDA",
-    "LENGTH",
-    "Batch",
-    "advantage_batches",
-    "divergence_batches",
-    "equal_batches",
-    "loss_batches",
-    "value_batches",
-]
-
 LENGTH, CONSTANT = 12, 16
 """Columns of a batch, and the constant length that Dr. GRPO divides by."""
 

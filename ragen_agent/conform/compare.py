@@ -14,8 +14,6 @@ from ragen_agent.conform.batches import Batch, equal_batches
 from ragen_agent.conform.formulas import RULES, Rule
 from ragen_agent.conform.libraries import Function, Library
 
-__all__ = ["TOLERANCE", "Finding", "compare", "findings", "variants"]
-
 TOLERANCE = 1e-5
 """Relative error up to which two results are one: some libraries compute in float32."""
 

@@ -24,8 +24,6 @@ from ragen_agent.conform.batches import (
     value_batches,
 )
 
-__all__ = ["CLIP", "RULES", "Rule"]
-
 CLIP = (0.2, 0.28)
 """Bounds of the probability ratio below and above 1."""
 

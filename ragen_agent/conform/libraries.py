@@ -21,8 +21,6 @@ from ragen_agent.conform.batches import CONSTANT, GAMMA, LAMBDA, Batch
 from ragen_agent.conform.formulas import CLIP
 from ragen_gym.bench.agents.python import find
 
-__all__ = ["LIBRARIES", "Function", "Library", "load"]
-
 REWARDS = (-10.0, 10.0)
 """Bounds to which OpenRLHF and Molt clip rewards by default."""
 

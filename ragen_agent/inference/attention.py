@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-__all__ = ["GENERAL_ATTENTION", "attend", "attention_windows", "cache_argument", "decode_attention", "use_attention"]
-
 GENERAL_ATTENTION = "sdpa"
 OUR_ATTENTION = "ragen"
 EXTENSIONS = ("softcap", "s_aux", "sinks", "position_bias")  # extras of some families' attention

@@ -26,8 +26,6 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-__all__ = ["Copies", "SharedPrefixes", "SlotCache", "padded_columns"]
-
 Copies = tuple[list[int], list[int]]
 
 

@@ -13,8 +13,6 @@ from transformers import PreTrainedModel
 
 from ragen_agent.inference.vision import vision_of
 
-__all__ = ["SUPPRESSED", "draw", "draw_at", "keep_likeliest", "suppression"]
-
 SUPPRESSED = -1e9
 """Added to the logit of a suppressed id: its probability is exactly 0, and gradients stay finite."""
 

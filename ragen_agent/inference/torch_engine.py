@@ -33,13 +33,6 @@ from ragen_agent.inference.vision import ImageTable, vision_of
 from ragen_agent.inference.weights import PrepackedLinears
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 
-__all__ = [
-    "CACHED_TOKENS",
-    "PADDING",
-    "TorchEngine",
-    "TorchSession",
-]
-
 PADDING = 0
 """Padding: a valid id at positions that are never read."""
 

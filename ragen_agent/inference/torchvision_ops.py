@@ -21,8 +21,6 @@ TYPE_CHECKING = False  # not imported: this runs at every start of Python
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["OPERATORS", "PatchAfterImport", "define", "install", "prepare"]
-
 MODULE = "torchvision.extension"
 """The torchvision module that loads the operators, before any other module uses one."""
 

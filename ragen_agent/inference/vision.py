@@ -28,18 +28,6 @@ from torch import Tensor, nn
 
 from ragen_agent.inference import ImageSpan
 
-__all__ = [
-    "FAMILIES",
-    "FILES",
-    "SAME_PROCESSOR",
-    "ImageProcessor",
-    "ImageTable",
-    "Vision",
-    "attach",
-    "reserved_ids",
-    "vision_of",
-]
-
 FAMILIES = ("qwen2_vl", "qwen2_5_vl")
 """Supported kinds of visual models (``config.model_type``)."""
 

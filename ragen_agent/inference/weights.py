@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from ragen_gym.core.threads import bfloat16_units
 
-__all__ = ["PrepackedLinears", "move"]
-
 _Model = TypeVar("_Model", bound=nn.Module)
 
 ROWS = 64

@@ -44,8 +44,6 @@ from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.stats import Rate
 from ragen_gym.envs.reply_env import ReplyEnv
 
-__all__ = ["ROLLOUT_COST", "LearnerDiagnostics", "LocalBackend", "RolloutWorker"]
-
 ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
 
 

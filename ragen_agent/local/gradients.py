@@ -34,8 +34,6 @@ from ragen_agent.update.loss import Divisors, Targets
 from ragen_agent.update.metrics import piece_decoder
 from ragen_agent.update.scoring import passes
 
-__all__ = ["BUCKETS", "bucket_groups", "gradient_buckets"]
-
 BUCKETS = 6
 
 

@@ -29,8 +29,6 @@ from ragen_agent.update.scoring import passes, sampled_scores
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["Critic", "Learner", "cut", "policy_terms", "targets_of", "update"]
-
 
 class Critic(nn.Module):
     """Estimates the return still to come before each token is sampled. It starts at 0 everywhere."""

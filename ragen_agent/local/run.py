@@ -40,8 +40,6 @@ from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
-__all__ = ["TrainingRun", "train"]
-
 
 def train(config: Config, folder: RunFolder, display: Display, policy: Policy | None = None) -> dict[str, Any]:
     """Runs or resumes the run of ``folder``; returns its summary.

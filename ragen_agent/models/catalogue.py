@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NAMED_MODELS", "NamedModel"]
-
 
 @dataclass(frozen=True)
 class NamedModel:

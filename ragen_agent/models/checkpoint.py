@@ -27,8 +27,6 @@ from ragen_agent.inference.weights import move
 from ragen_agent.tasks.tasks import all_settings
 from ragen_gym.core.storage import atomic_folder
 
-__all__ = ["check_context", "load_checkpoint", "load_shape", "save_checkpoint", "tokenizer_hash"]
-
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 of the words, their ids, and the tokens of a text of all words; it identifies a tokenizer."""

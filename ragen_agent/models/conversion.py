@@ -14,8 +14,6 @@ from typing import Any
 
 from ragen_agent.models.catalogue import NamedModel
 
-__all__ = ["SPLITS", "convert"]
-
 #: Kinds of token in a GGUF file: learned, never written by a user, and given by the model's makers.
 NORMAL, CONTROL, OF_USERS = 1, 3, 4
 

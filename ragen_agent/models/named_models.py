@@ -27,8 +27,6 @@ from ragen_gym.core.child_python import child_python
 from ragen_gym.core.storage import name_full_disk
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["cache_folder", "cached_folder", "fetch", "file_of_package", "model_folder"]
-
 #: Written last into a converted folder: what it was made of.
 SOURCE = "source.json"
 

@@ -39,22 +39,6 @@ from ragen_gym.core.storage import atomic_folder
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = [
-    "Float32AdamW",
-    "adamw",
-    "adapt",
-    "check_targets",
-    "load_policy",
-    "load_trained",
-    "merge",
-    "merge_adapter",
-    "peft_library",
-    "restore_optimiser",
-    "rounding_notice",
-    "save_adapter",
-    "trained",
-]
-
 WEIGHTS_AT_ONCE = 2**24
 """``Float32AdamW`` steps this many numbers, plus one weight, at a time."""
 

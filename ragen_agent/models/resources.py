@@ -14,8 +14,6 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.threads import free_cores
 
-__all__ = ["cpu_threads", "gpu_use", "peak_memory_gib", "place_of", "release_freed_memory"]
-
 
 def cpu_threads(config: Config) -> int:
     """Threads of torch on the CPU: ``config.threads``.

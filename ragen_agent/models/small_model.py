@@ -46,19 +46,6 @@ from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE
 
-__all__ = [
-    "END",
-    "START",
-    "GameTexts",
-    "build_model",
-    "build_tokenizer",
-    "check_known",
-    "from_scratch",
-    "game_texts",
-    "reading_only",
-    "suite_texts",
-]
-
 HEAD_SIZE = 32
 CONTEXT = 4096
 INITIAL_SCALE = 0.1  # about 1 / sqrt(hidden); the usual 0.02, meant for wide models, learns several times slower

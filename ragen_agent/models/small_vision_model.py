@@ -33,8 +33,6 @@ from ragen_agent.tasks.tasks import all_settings, make_env
 from ragen_gym.core.settings import declared
 from ragen_gym.core.turn_config import TILE_SETS, TurnConfig
 
-__all__ = ["IMAGE", "build_vision_model", "small_tokenizer", "small_vision", "vision_config", "with_images"]
-
 IMAGE, VIDEO, VISION_START, VISION_END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"

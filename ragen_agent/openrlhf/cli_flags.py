@@ -13,8 +13,6 @@ from ragen_agent.config import Config, Training
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.plan import most_pictures, packs_rows, rows_of_step
 
-__all__ = ["DECIDED", "MODULE", "command_flags", "extra_flags"]
-
 MODULE = "openrlhf.cli.train_ppo_ray"
 """What ``python -m`` runs with these flags."""
 

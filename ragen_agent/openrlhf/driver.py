@@ -24,8 +24,6 @@ from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
 from ragen_agent.preflight.plan import check_devices
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["explanation", "main"]
-
 OBJECT_STORE = 400 * 2**20  # bytes of Ray's object store on a CPU, whose models are small
 
 

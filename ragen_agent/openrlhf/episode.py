@@ -28,17 +28,6 @@ from ragen_agent.tokens.trajectory import Trajectory, failed
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.threads import in_thread
 
-__all__ = [
-    "ContractError",
-    "Generate",
-    "TooManyFailuresError",
-    "check_failures",
-    "play_episode",
-    "play_program",
-    "response_of",
-]
-
-
 _POLL = 0.05  # seconds between looks at the program
 _GRACE = 2.0  # seconds in which a program that was asked to end may do so
 

@@ -30,8 +30,6 @@ from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.reply_env import ReplyEnv
 
-__all__ = ["AgentExecutor"]
-
 
 class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
     """Plays episodes; keeps the chat format, and the token processes of finished episodes for reuse."""

@@ -39,23 +39,6 @@ from ragen_agent.update.advantages import critic_estimates, token_advantages, tu
 from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.metrics import reply_parts
 
-__all__ = [
-    "AVERAGE_ENTROPY",
-    "EPISODE_SHARE",
-    "EPISODE_TOKENS",
-    "AdvantageInputs",
-    "EpisodeGenerator",
-    "EpisodeSample",
-    "LogProbDifference",
-    "StarPOExperience",
-    "WeightsLostError",
-    "advantage_inputs",
-    "log_prob_difference",
-    "narrow_to_returns",
-    "pad_rows",
-]
-
-
 NO_RETURN = float("-inf")
 """Stands in ``returns`` outside M_adv, where a critic has nothing to learn from."""
 

@@ -59,8 +59,6 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
 
-__all__ = ["RunStoppedError", "check_run", "planned_command", "starting_model", "suppressed_ids", "train_distributed"]
-
 STARTS = 3  # of the driver, where other programs take its ports
 PORT_TAKEN = re.compile(rb"EADDRINUSE|address already in use", re.IGNORECASE)
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics

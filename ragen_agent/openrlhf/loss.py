@@ -22,8 +22,6 @@ from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, EPISODE_SHARE, EPISODE_TOKENS
 from ragen_agent.update.loss import Divisors, Targets, loss_terms
 
-__all__ = ["count_episodes", "install", "install_critic"]
-
 _STOCK_STEPS: Callable[..., Iterator[Any]] = ppo_critic.iter_grad_accum_global_norm
 NO_WEIGHT = 1e-12  # of the figures of rows without a token: OpenRLHF divides by the number of tokens
 

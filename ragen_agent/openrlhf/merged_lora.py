@@ -17,8 +17,6 @@ from torch import nn
 
 from ragen_agent.models.parameters import rounding_notice, save_adapter
 
-__all__ = ["merged_parameters", "save_merged", "send_merged"]
-
 PREFIX, BASE = "base_model.model.", ".base_layer."
 
 

@@ -28,8 +28,6 @@ from typing import Any
 from ragen_agent.inference.torchvision_ops import PatchAfterImport
 from ragen_agent.openrlhf.weight_broadcast import stateless_init_process_group
 
-__all__ = ["CpuWorker", "check_attention", "needed", "prepare", "stand_in"]
-
 IMPORTER = "openrlhf.models.ring_attn_utils"
 MODULES = {
     "flash_attn": (),

@@ -24,8 +24,6 @@ from torch import Tensor, nn
 from ragen_agent.inference import ImageSpan
 from ragen_agent.inference.vision import FILES, ImageProcessor, ImageTable, Vision
 
-__all__ = ["GRIDS", "PIXELS", "copy_processor", "cut_into_patches", "packed", "tokenizer_of", "unpacked", "visual_rows"]
-
 PIXELS, GRIDS = "pixels", "image_grid_thw"
 
 

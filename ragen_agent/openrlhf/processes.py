@@ -27,19 +27,6 @@ from ragen_gym.core.storage import write_atomic
 if TYPE_CHECKING:
     from ragen_agent.inference.vision import Vision
 
-__all__ = [
-    "START",
-    "VARIABLE",
-    "RunContext",
-    "kill_after_exit",
-    "read_state",
-    "repair",
-    "stop_process",
-    "stop_without_parent",
-    "tag_of",
-    "write_state",
-]
-
 START = "openrlhf.json"
 """The file in a run's folder that says how its driver was last started."""
 

@@ -24,17 +24,6 @@ from ragen_gym.core.storage import write_atomic
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.games.registry import own_module
 
-__all__ = [
-    "PromptRow",
-    "env_of",
-    "evaluation_rows",
-    "families_of_rows",
-    "rows_of_iteration",
-    "train_rows",
-    "turns_of",
-    "write_rows",
-]
-
 
 @dataclass(frozen=True)
 class PromptRow:

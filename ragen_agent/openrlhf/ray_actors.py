@@ -45,17 +45,6 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.scoring import sampled_scores
 
-__all__ = [
-    "CpuVllmActor",
-    "CriticActor",
-    "PolicyActor",
-    "ReferenceActor",
-    "SampledActor",
-    "VllmActor",
-    "start_at_zero",
-    "trust_states",
-]
-
 MAX_BATCHED_TOKENS = 8192  # that vLLM reads at a time on a CPU; at least one prompt
 
 
@@ -150,6 +139,7 @@ class GradNorms:
         strategy.get_grad_norm = self
 
     def __call__(self, model: Any) -> float:
+        """The strategy's norm, noted after the last micro-batch of a step."""
         norm = float(self.asked(model))
         self.calls += 1
         if not self.calls % self.micro_batches:

@@ -16,8 +16,6 @@ from ragen_agent.preflight.plan import gpus_of_models, is_visual, rows_of_episod
 from ragen_agent.tasks.tasks import all_settings
 from ragen_agent.tokens.chat import ChatFormat
 
-__all__ = ["check_biased", "check_no_code", "check_sees", "check_supported"]
-
 MOST_BIASED = 1024  # ids that vLLM's second model runner, used on GPUs, biases in a request
 
 

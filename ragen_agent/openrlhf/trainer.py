@@ -54,8 +54,6 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines
 
-__all__ = ["StarPO"]
-
 #: Figures of the steps by their names in OpenRLHF's status, and ours.
 STATUS_KEYS = {
     **{name: name for name in ("entropy", "clip_fraction", "approx_kl", "entropy_deviation", "corrected", "kl")},

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["StoreBroadcast", "stateless_init_process_group"]
-
 NEVER = 10**9  # seconds: no tensor is deleted before a slow engine has read it
 
 

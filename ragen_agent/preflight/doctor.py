@@ -24,8 +24,6 @@ from ragen_gym.games.registry import TABLE
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-__all__ = ["CHECKS", "PACKAGES", "TESTED", "Finding", "Look", "examine", "extensions_folder", "imported"]
-
 #: Sets of versions on a CPU: all tests pass with the first column, and those that train with the second, that of H100s.
 TESTED = {
     "torch": ("2.13.0", "2.11.0"),

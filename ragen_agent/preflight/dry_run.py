@@ -40,8 +40,6 @@ from ragen_gym.envs.turn import TurnEnv
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["dry_run", "marked", "random_returns", "returns_in_words", "scripted_episode", "tokenizer_of"]
-
 GPU_GIB = 80.0  # of a GPU where no recipe says it
 OPEN, CLOSE = "⟦", "⟧"
 LEVELS = 8  # that random play is shown on

@@ -28,20 +28,6 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.plan import BatchPlan, devices_needed, gpus_of_models, packs_rows, rows_of_episode
 from ragen_agent.update.scoring import tokens_per_pass
 
-__all__ = [
-    "FAST",
-    "SLOW",
-    "Estimate",
-    "Hours",
-    "ModelShape",
-    "Pace",
-    "Part",
-    "estimate",
-    "estimate_hours",
-    "hours_in_words",
-    "model_shape",
-]
-
 SAMPLED_LOGITS = 2 + 2  # bytes for each sampled token and id: the logits, and their gradient
 LOGITS = 2 + 4 + 4 + 4  # the same in OpenRLHF's own pass: in bfloat16, in float32, once more masked, their gradient
 GPU_PROCESS = 0.5  # GiB that CUDA takes on a GPU for each process

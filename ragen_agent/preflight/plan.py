@@ -15,19 +15,6 @@ from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.tasks.tasks import all_settings
 
-__all__ = [
-    "BatchPlan",
-    "check_devices",
-    "describe",
-    "devices_needed",
-    "gpus_of_models",
-    "is_visual",
-    "most_pictures",
-    "packs_rows",
-    "rows_of_episode",
-    "rows_of_step",
-]
-
 
 @dataclass(frozen=True)
 class BatchPlan:

@@ -16,8 +16,6 @@ from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.message_encoding import decode
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 
-__all__ = ["ContextOverflowError", "Conversation", "Reply"]
-
 
 class ContextOverflowError(ValueError):
     """A request's messages leave no room for a token."""

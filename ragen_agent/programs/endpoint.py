@@ -22,8 +22,6 @@ from typing import Any, Protocol
 from ragen_agent.programs.dialects import CHAT, DIALECTS
 from ragen_agent.programs.request import Completion, Request, RequestError
 
-__all__ = ["Endpoint", "Player"]
-
 #: Maximum bytes of a request.
 LARGEST = 16 * 2**20
 

@@ -13,18 +13,6 @@ from typing import Any
 
 from ragen_gym.core.text import replace_surrogates
 
-__all__ = [
-    "Completion",
-    "Message",
-    "Request",
-    "RequestError",
-    "check_fields",
-    "read_limit",
-    "read_messages",
-    "read_stop",
-    "read_text",
-]
-
 Message = dict[str, str]
 
 #: Neutral values of fields that would change the reply. Null is neutral for every field.

@@ -26,8 +26,6 @@ from ragen_agent.tokens.rollout import Instance, sample
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 
-__all__ = ["MOST_IDLE", "NO_EPISODE", "play_programs"]
-
 _POLL = 0.02  # seconds to wait for a request before checking on the programs
 _GATHER = 0.004  # seconds for which a request waits for others to join its batch
 MOST_IDLE = 3  # consecutive programs without an episode after which the run ends

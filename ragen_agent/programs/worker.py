@@ -25,8 +25,6 @@ from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
 
-__all__ = ["ProgramProcess", "Source", "Worker"]
-
 _LAST = 4096  # bytes of standard error to read for its last line
 
 

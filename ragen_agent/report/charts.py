@@ -18,8 +18,6 @@ from ragen_agent.run.alarm import sign_label
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
 from ragen_gym.bench.report.plots import COLOURS, end_labels
 
-__all__ = ["MAIN", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves", "tick_labels"]
-
 Floats = NDArray[np.float64]
 
 #: What the page shows at once, as far as a run has it; all other figures of ``metrics.jsonl`` are folded away.

@@ -29,8 +29,6 @@ from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import load_task
 
-__all__ = ["FILTERS", "EpisodeViews", "sort_headings"]
-
 FILTERS = [
     {"label": "All"},
     {"label": "Solved", "tag": "solved"},

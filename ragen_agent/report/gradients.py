@@ -8,8 +8,6 @@ from typing import Any
 
 from ragen_agent.report.runs import RecordedRun
 
-__all__ = ["gradient_table", "gradients_of"]
-
 TERMS = {"task": "task", "entropy": "entropy bonus", "kl": "KL term"}
 
 

@@ -12,8 +12,6 @@ from ragen_agent.run.console import ROWS, episode_counts
 from ragen_gym.bench.report.plots import COLOURS
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 
-__all__ = ["points", "rates_table", "sentences"]
-
 BOUNDS = ("random", "optimal")
 
 

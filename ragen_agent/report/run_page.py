@@ -29,8 +29,6 @@ from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack
 from ragen_gym.bench.report.plots import COLOURS
 from ragen_gym.bench.report.tables import number
 
-__all__ = ["page"]
-
 TEMPLATES = Path(__file__).with_name("templates")
 
 _TERMS = (

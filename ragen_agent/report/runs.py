@@ -17,19 +17,6 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 
-__all__ = [
-    "RecordedRun",
-    "SeedGroup",
-    "changed_settings",
-    "differing_settings",
-    "flatten",
-    "format_setting",
-    "group_by_settings",
-    "load_run",
-    "load_runs",
-    "read_episode",
-]
-
 #: Settings that do not change what is learned.
 IRRELEVANT = (
     *("seed", "threads", "device", "evaluation.imitation"),

@@ -26,8 +26,6 @@ from ragen_gym.bench.report.live import RECENT, waiting_page
 from ragen_gym.core.console import span
 from ragen_gym.envs.messages import plain_text
 
-__all__ = ["FILES", "FINISHED", "WAITING", "RunPage", "RunStatus", "bar", "dashboard", "read_status", "sparkline"]
-
 WAITING, FINISHED = "waiting for the run", "finished"
 FILES = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
 

@@ -20,15 +20,6 @@ from typing import Any
 
 from ragen_agent.config import Stops
 
-__all__ = [
-    "FOLLOWS",
-    "STAGNANT_ITERATIONS",
-    "History",
-    "Sign",
-    "sign_label",
-    "signs_at",
-]
-
 #: What each sign is, and what usually follows it.
 FOLLOWS = {
     "return_std_fall": "episodes of a level earn nearly the same; the gradient loses its signal, replies grow alike",

@@ -31,8 +31,6 @@ from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["PlayedAgent", "evaluation_suite"]
-
 
 def evaluation_suite(games: Sequence[Config], folder: Path) -> Suite:
     """The suite of the levels on which these games of a run are evaluated, written into a folder.

@@ -25,8 +25,6 @@ from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.games.registry import find, own_module, task_of
 
-__all__ = ["ROWS", "Display", "episode_counts", "measured_on", "plot_curve", "rates_table", "run_code_flag"]
-
 #: The rows of the final table by their key in ``summary.json``, and their meanings.
 ROWS = {
     "model": "the model",

@@ -14,8 +14,6 @@ from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.update.iteration import Iteration
 from ragen_gym.core.stats import Rate
 
-__all__ = ["Monitor"]
-
 T = TypeVar("T")
 
 

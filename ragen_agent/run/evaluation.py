@@ -25,20 +25,6 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = [
-    "baseline_notices",
-    "baselines",
-    "blind_rate",
-    "evaluated_levels",
-    "fixed_instances",
-    "optimal_rate",
-    "play_fixed",
-    "random_rate",
-    "rate_of_played",
-    "scripted_rate",
-    "validation_settings",
-]
-
 MAX_TRIES = 20  # resets for each level wanted
 MOST_STATES = 30_000  # of a level that random play is computed exactly on: some 0.1 seconds
 

@@ -10,8 +10,6 @@ from huggingface_hub import HfApi, get_token
 from ragen_agent.config import Config
 from ragen_agent.run.run_folder import RunFolder
 
-__all__ = ["push"]
-
 #: The files of a data set.
 RECORDS = ["config.toml", "versions.json", "metrics.jsonl", "episodes.jsonl", "summary.json", "curve.png"]
 

@@ -23,8 +23,6 @@ from ragen_agent.inference.vision import ImageTable
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.metrics import reasoning_spans, smooth, turn_spans
 
-__all__ = ["Information", "MeasuredPolicy", "information", "information_figures"]
-
 PROMPTS, SAMPLES = 8, 4  # of the estimate from first turns
 TURNS = 16  # of the estimate from all turns: as many passes
 STD_EPS, EMA_WEIGHT = 1e-3, 0.1  # of the z-score, as in RAGEN's code

@@ -29,8 +29,6 @@ from ragen_agent.update.iteration import Iteration, undecided
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
-__all__ = ["Backend", "Loop", "LoopState", "PlayAhead", "Played", "Rollouts"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["write_model_card"]
-
 CARD = """\
 ---
 library_name: transformers

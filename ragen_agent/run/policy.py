@@ -31,8 +31,6 @@ from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.threads import bfloat16_units
 
-__all__ = ["Policy", "device_and_dtype"]
-
 
 def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
     """The device and dtype of the playing weights; see ``Config``.

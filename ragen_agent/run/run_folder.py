@@ -43,8 +43,6 @@ from ragen_gym.core.storage import (
 )
 from ragen_gym.core.validation import shown
 
-__all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "resumable", "versions"]
-
 VERSIONS = "versions.json"
 
 STATE, IMITATION = "state.pt", "imitation.pt"

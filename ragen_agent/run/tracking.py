@@ -25,8 +25,6 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.envs.messages import plain_text
 
-__all__ = ["Tracker", "check_installed", "track"]
-
 
 class Tracker(Protocol):
     """Receiver of the record of each iteration."""

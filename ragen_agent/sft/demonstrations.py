@@ -41,24 +41,6 @@ from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import find, task_of
 
-__all__ = [
-    "Chunk",
-    "check_data",
-    "chunks",
-    "demonstrate",
-    "demonstrated_families",
-    "demonstrator_rate",
-    "families_of",
-    "faultless",
-    "generate_demonstrations",
-    "measure_baselines",
-    "read_conversations",
-    "scripted_reply",
-    "trajectories_of",
-    "trajectory_of",
-    "write_conversations",
-]
-
 SPLIT = "train"
 CHUNK = 500  # demonstrations from one generator, and between two reports of progress
 

@@ -47,8 +47,6 @@ from ragen_gym.core.storage import append_json_lines, read_json_lines, write_ato
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["ADAPTER", "MODEL", "agent_config", "begin", "fine_tune", "is_begun", "reopen"]
-
 MODEL, ADAPTER, SETTINGS = "model", "adapter", "sft.json"
 WARM_UP = 0.05  # share of the steps until the learning rate is full
 

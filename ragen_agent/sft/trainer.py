@@ -30,8 +30,6 @@ from ragen_agent.update.batches import Batch, by_length, distinct_prefixes, read
 from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.command_line import DeferredInterrupt
 
-__all__ = ["fit", "imitate", "restore", "snapshot", "warm_start"]
-
 MAX_GRAD_NORM = 1.0  # gradients are scaled down to this norm
 WARM_UP = 20  # steps of a phase until the learning rate is full
 SAVE_SECONDS = 300.0  # between two saves of a phase; writing a large model takes seconds

@@ -13,8 +13,6 @@ from ragen_gym.envs.policies import expected_rewards, reply_for
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 
-__all__ = ["THOUGHTS", "WORDS", "thinking"]
-
 _ENOUGH = 10_000  # moves: more than any playable level takes
 
 Thought = Callable[[TurnEnv, Sequence[int]], str]

@@ -19,22 +19,6 @@ from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import load_task
 
-__all__ = [
-    "MixtureGame",
-    "SeedStream",
-    "all_settings",
-    "check_demonstrations",
-    "derive_seed",
-    "draw_games",
-    "games_at",
-    "level_seeds",
-    "make_env",
-    "make_game_env",
-    "measured_settings",
-    "records_states",
-    "risk_notice",
-]
-
 
 class SeedStream(IntEnum):
     """Uses of random numbers: the first number after the run's seed in ``derive_seed``."""

@@ -13,8 +13,6 @@ from ragen_gym.envs.turn import TurnEnv
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["BoardTokens", "board_tokens", "formats_of"]
-
 _SYMBOL = re.compile(r"\S")  # of a grid
 _PLACE = re.compile(r"\([0-9]+,[0-9]+\)|[a-z ]+(?=:)")  # in coordinates: a place, or the name of a kind
 _NAME = re.compile(r".+")  # of an arm

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from ragen_agent.config import Turns
     from ragen_agent.inference.vision import Vision
 
-__all__ = ["ChatFormat", "Content"]
-
 Images = Sequence[NDArray[np.uint8]]
 """The pictures of a message in the order of its parts, each uint8 (height, width, 3)."""
 

@@ -20,17 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "Content",
-    "Render",
-    "TemplateText",
-    "TokenizerTemplate",
-    "open_template",
-    "parts_of",
-    "read_image_text",
-    "read_template",
-]
-
 Render = Callable[[list[dict[str, Any]], bool], str]
 """(messages, add_generation_prompt) -> the template's text; raises whatever the template raises."""
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ragen_agent.inference import ImageSpan
-from ragen_agent.tokens.chat import ChatFormat, Content, Images
-
-__all__ = ["Encoded", "History", "Message"]
+from ragen_agent.tokens.chat import ChatFormat, Images
+from ragen_agent.tokens.chat_template import Content
 
 
 class Message(NamedTuple):

@@ -17,17 +17,6 @@ from typing import TYPE_CHECKING
 
 from ragen_agent.tokens.chat_template import Render, TemplateText, read_image_text
 
-__all__ = [
-    "MessageEncoder",
-    "control_tokens",
-    "decode",
-    "encode",
-    "end_of_reply",
-    "generation_ends",
-    "picture_text",
-    "unfinished_header",
-]
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 

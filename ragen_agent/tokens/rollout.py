@@ -18,8 +18,6 @@ from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory, failed
 from ragen_gym.core.failures import Failure
 
-__all__ = ["Instance", "append_or_fail", "group", "play", "sample"]
-
 
 @dataclass(frozen=True)
 class Instance:

@@ -25,8 +25,6 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.envs.step import InnerGenerator
 
-__all__ = ["TokenMDP"]
-
 
 class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     """A turn-taking game as a decision process over token ids.

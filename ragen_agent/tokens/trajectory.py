@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from ragen_agent.inference import ImageSpan
 from ragen_gym.render.png import decode_png, encode_png
 
-__all__ = ["Trajectory", "TurnInfo", "failed", "without_failed"]
-
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:

@@ -39,16 +39,6 @@ from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
 from ragen_agent.tokens.trajectory import Trajectory
 
-__all__ = [
-    "CriticEstimates",
-    "critic_estimates",
-    "task_scale",
-    "token_advantages",
-    "turn_advantages",
-    "weighted",
-    "with_turn_advantages",
-]
-
 
 def with_turn_advantages(
     trajectories: Sequence[Trajectory], advantages: Tensor, settings: Training

@@ -14,8 +14,6 @@ from torch import Tensor
 from ragen_agent.inference.vision import ImageTable
 from ragen_agent.tokens.trajectory import Trajectory
 
-__all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes", "read_spans", "readings_of", "rows_of"]
-
 
 @dataclass(frozen=True)
 class Batch:

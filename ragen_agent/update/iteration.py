@@ -25,14 +25,6 @@ from ragen_agent.update.metrics import reply_figures
 from ragen_agent.update.shaping import budget_rewards, overlong, shaped, with_rewards
 from ragen_gym.core.failures import Failure, failure_kind
 
-__all__ = [
-    "Iteration",
-    "ScoredGroups",
-    "score",
-    "teaches_nothing",
-    "undecided",
-]
-
 RECORDED = 2  # episodes of each iteration that are always recorded
 
 

@@ -11,8 +11,6 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
 
-__all__ = ["Divisors", "Targets", "loss_terms"]
-
 Targets = dict[str, Tensor]
 """What a step reads next to its batch, each (rows, width): ``old``, the log-probs that the ratio compares with;
 ``advantages``; ``mask`` (M_loss); with a critic ``returns``, ``values`` and ``critic_mask`` (M_loss and M_adv); with a

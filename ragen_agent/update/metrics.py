@@ -23,23 +23,6 @@ from ragen_agent.tokens.trajectory import Trajectory
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = [
-    "METRICS",
-    "PARTS",
-    "SMOOTHING",
-    "Metric",
-    "cost_line",
-    "format_metric",
-    "is_share",
-    "metric_label",
-    "piece_decoder",
-    "reasoning_spans",
-    "reply_figures",
-    "reply_parts",
-    "smooth",
-    "turn_spans",
-]
-
 THINK, END_THINK = "<think>", "</think>"
 PARTS = ("reasoning", "answer")
 

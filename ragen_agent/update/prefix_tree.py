@@ -26,8 +26,6 @@ from ragen_agent.inference.attention import GENERAL_ATTENTION, use_attention
 from ragen_agent.inference.vision import ImageTable
 from ragen_agent.update.batches import common_prefix, distinct_prefixes
 
-__all__ = ["PrefixTree", "parts_of", "shares_prefixes"]
-
 BLOCK_COST = 4096
 """Fixed cost of a block, in products of a query and a key."""
 

@@ -15,8 +15,6 @@ from ragen_agent.inference.sampling import SUPPRESSED
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.prefix_tree import PrefixTree, parts_of, shares_prefixes
 
-__all__ = ["Scores", "passes", "sampled_scores", "tokens_per_pass"]
-
 TOKENS_PER_PASS = 4096
 """Maximum distinct prefixes per forward pass. With more, each part is recomputed in the backward pass, to bound the
 memory for its gradient."""

@@ -15,8 +15,6 @@ from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.metrics import turn_spans
 from ragen_gym.envs.budget import bagen_reward, score_reward
 
-__all__ = ["budget_rewards", "overlong", "shaped", "with_rewards"]
-
 
 def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int) -> list[list[float]]:
     """Length penalty of each turn, at most 0: ``algo.length_penalty``; ``limit`` is ``turns.max_tokens_per_turn``."""

@@ -14,8 +14,6 @@ from ragen_gym.audit.sandbox import START_SECONDS, AuditSettings, end_worker, re
 from ragen_gym.audit.worker.main import CHECKS
 from ragen_gym.audit.worker.protocol import SEVERITIES, Check
 
-__all__ = ["Report", "Result", "audit"]
-
 
 @dataclass(frozen=True)
 class Result:

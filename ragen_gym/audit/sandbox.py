@@ -15,8 +15,6 @@ from typing import IO, Any
 
 from ragen_gym.audit.worker.main import CHECKS
 
-__all__ = ["START_SECONDS", "AuditSettings", "end_worker", "request_line", "start_worker", "why_ended"]
-
 _WORKER = Path(__file__).with_name("worker")
 #: Makes the folder of the worker a package of its own, so that the interpreter need not have this one.
 #: Python before 3.11 has no ``-P``: the current folder, which ``-c`` puts first, goes last.

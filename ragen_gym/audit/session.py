@@ -12,8 +12,6 @@ from typing import Any
 
 from ragen_gym.audit.sandbox import START_SECONDS, AuditSettings, end_worker, request_line, start_worker, why_ended
 
-__all__ = ["Session"]
-
 
 class Session:
     """A child process with any number of environments of one target; a context manager that ends it.

@@ -18,19 +18,6 @@ from ragen_gym.core.validation import shown
 from ragen_gym.envs.messages import map_images
 from ragen_gym.render.png import encode_png
 
-__all__ = [
-    "AgentFailure",
-    "Answer",
-    "Message",
-    "ReplyAgent",
-    "StepAgent",
-    "Task",
-    "as_data_urls",
-    "as_png",
-    "plain_dict",
-    "refuse_pictures",
-]
-
 Message = Mapping[str, Any]
 """``{"role": "system" | "user" | "assistant", "content": text}``.
 

@@ -11,8 +11,6 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Split
 
-__all__ = ["trajectories", "trajectory"]
-
 _PICTURES = "The model saw pictures, which the run does not keep: <image> stands for each."
 
 

@@ -23,17 +23,6 @@ from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games._jit import compiled_with
 from ragen_gym.games.kernels import next_word
 
-__all__ = [
-    "NOT_REPRODUCED",
-    "RANDOM_ROLLOUTS",
-    "Baseline",
-    "PublishedRate",
-    "baseline",
-    "oracle_episodes",
-    "published_rates",
-    "random_kernel",
-]
-
 #: Episodes of random play for each instance.
 RANDOM_ROLLOUTS = 1000
 #: The same of a text task, whose replies are not compiled.

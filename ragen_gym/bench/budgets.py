@@ -42,8 +42,6 @@ from ragen_gym.envs.budget import IMPOSSIBLE, Budget, Chances, covered, honest_b
 from ragen_gym.envs.policies import moves_to_go
 from ragen_gym.envs.turn import make_turn
 
-__all__ = ["Statement", "best_constants", "score_budgets", "statements_of"]
-
 _Scores = npt.NDArray[np.float64]
 
 

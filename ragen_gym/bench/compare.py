@@ -18,8 +18,6 @@ from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
 from ragen_gym.core.stats import CONFIDENCE, Difference, holm, paired_difference, percent
 
-__all__ = ["compare", "compare_results", "worse"]
-
 #: Success of the two runs on each instance that both played, the level and the family of each.
 Pairs = list[tuple[float, float, str, int]]
 

@@ -36,8 +36,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["MAX_REPLY", "AgentCaller", "EpisodeFailed", "play_episode"]
-
 #: Characters to which a longer reply, or its reasoning, is cut; the finish reason is then "max_reply".
 MAX_REPLY = 2**18
 _LONGEST_DETAIL = 2000

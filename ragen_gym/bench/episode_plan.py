@@ -16,18 +16,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = [
-    "PlannedEpisode",
-    "RunOptions",
-    "Timeouts",
-    "check_playable",
-    "episode_key",
-    "identity",
-    "make_env",
-    "plan_episodes",
-    "prompt_hash",
-]
-
 
 @dataclass(frozen=True)
 class PlannedEpisode:

@@ -20,8 +20,6 @@ from ragen_gym.bench.results import BenchResults
 from ragen_gym.games.game import PLAYING, Game, Solution
 from ragen_gym.games.values import TOLERANCE, TurnValue, pivot
 
-__all__ = ["KINDS", "Loss", "Losses", "find_loss", "kind_name", "losses_by_split", "losses_of", "oracle_line"]
-
 #: What happens at a pivot, from the worst on. A game may have better words: ``Game.mistakes``.
 KINDS: dict[str, str] = {
     "fatal": "ends the game",

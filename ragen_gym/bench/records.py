@@ -14,16 +14,6 @@ import numpy.typing as npt
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 
-__all__ = [
-    "MOST",
-    "EpisodeRecord",
-    "InstanceCounts",
-    "TurnRecord",
-    "check_values",
-    "count_by_instance",
-    "group_by_split",
-]
-
 #: The largest number of a record: every integer up to it is a float without rounding.
 MOST = 2**53
 

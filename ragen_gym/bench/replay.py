@@ -19,8 +19,6 @@ from ragen_gym.games.values import TurnValue
 from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.recorder import what_happened
 
-__all__ = ["Move", "ReplayedEpisode", "ReplayedTurn", "Replayer"]
-
 
 @dataclass(frozen=True)
 class Move:

@@ -31,17 +31,6 @@ from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
 from ragen_gym.core.validation import check_number, shown
 
-__all__ = [
-    "BenchResults",
-    "EpisodeLog",
-    "ResultsFolder",
-    "last_records",
-    "load_results",
-    "load_several",
-    "read_attempts",
-    "read_records",
-]
-
 _SYNC_SECONDS = 2.0
 
 

@@ -35,8 +35,6 @@ from ragen_gym.core.text import without_controls
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["RunOutcome", "RunProgress", "run_suite", "run_suite_async"]
-
 _YIELD_SECONDS = 0.02  # after which agents that never wait let the event loop handle signals and other tasks
 _PACKAGES = ("gymnasium", "numpy", "openai", "transformers", "torch", "stable_baselines3")
 

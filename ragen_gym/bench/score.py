@@ -76,8 +76,6 @@ from ragen_gym.core.stats import (
     wilson,
 )
 
-__all__ = ["score", "score_results"]
-
 _SHOWN = 120  # characters of each end of a long reply that a summary quotes
 
 

@@ -32,8 +32,6 @@ from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure
 
-__all__ = ["EXIT_CODES", "Mismatch", "Verdict", "check_episode", "differences", "verify"]
-
 _CLOSE = 1e-9
 
 #: Exit codes of ``ragen-gym bench verify`` by verdict; 2 is for bad input.

@@ -13,8 +13,6 @@ from ragen_gym.core.validation import json_or_text
 if TYPE_CHECKING:
     from ragen_gym.audit import AuditSettings, Report
 
-__all__ = ["add"]
-
 _EXAMPLES = """\
 targets:
   FrozenLake-v1, ragen/Sokoban-v0, minigrid:MiniGrid-Empty-5x5-v0   a Gymnasium id, its module before a colon

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ragen_gym.bench.runner import RunOutcome
     from ragen_gym.bench.suites import Suite
 
-__all__ = ["add"]
-
 _EXAMPLES = """\
 examples:
   ragen-gym bench suites                     the suites

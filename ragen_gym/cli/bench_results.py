@@ -11,8 +11,6 @@ from typing import Any
 from ragen_gym.cli.command import add_command, first_lines, print_json, progress_bar, table_lines, wrapped
 from ragen_gym.core.storage import atomic_folder, check_free, check_parent, json_line, locked_folder, write_atomic
 
-__all__ = ["SEEN_HELP", "add", "score_lines"]
-
 _SCORE_EXAMPLES = """\
 Without --write the files of the run stay as they are; with it, summary.json is written again.
 

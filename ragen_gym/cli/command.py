@@ -14,18 +14,6 @@ from ragen_gym.core.command_line import wrap
 from ragen_gym.core.console import ProgressBar, json_text
 from ragen_gym.core.validation import joined, json_or_text
 
-__all__ = [
-    "add_command",
-    "add_seed",
-    "first_lines",
-    "json_alone",
-    "named_values",
-    "print_json",
-    "progress_bar",
-    "table_lines",
-    "wrapped",
-]
-
 _LISTED = 20
 _LEAST_ROOM = 12  # columns for the last column of a table; where there are fewer, a longer one goes below
 

@@ -18,18 +18,6 @@ from ragen_gym.core.validation import json_or_text
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game, load
 
-__all__ = [
-    "EnvOption",
-    "add_environment_options",
-    "add_option_flag",
-    "chosen_environment",
-    "describe",
-    "environment_flags",
-    "options_of",
-    "read_options",
-    "sections",
-]
-
 
 @dataclass(frozen=True)
 class EnvOption:

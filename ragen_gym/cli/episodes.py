@@ -28,16 +28,6 @@ from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.frames import painter_of
 
-__all__ = [
-    "PicturedEpisode",
-    "conversation",
-    "fitting_tile_size",
-    "picture_episode",
-    "showcase_seed",
-    "success_rates",
-    "turn_options",
-]
-
 _SEEDS_TRIED = 50
 
 

@@ -11,8 +11,6 @@ from ragen_gym.core.turn_config import split_turn_options, turn_config
 from ragen_gym.games.registry import load, load_task, own_module
 from ragen_gym.integrations.export import TARGETS, export_env
 
-__all__ = ["add"]
-
 _EXAMPLES = """\
 examples:
   ragen-gym export-env verifiers ragen-sokoban --game Sokoban --option max_turns=4

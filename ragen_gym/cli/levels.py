@@ -26,8 +26,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
 from ragen_gym.games.registry import build_game, load_task
 
-__all__ = ["LevelRecord", "add"]
-
 _EXPORT_EXAMPLES = """\
 The file's ending chooses the form: .txt (boards under comments, which --levels reads again) or .jsonl. Boards are
 written in the game's own symbols.

@@ -12,8 +12,6 @@ from ragen_gym.envs.policies import action_budget
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, load_task
 
-__all__ = ["add"]
-
 _EXAMPLES = """\
 examples:
   ragen-gym info FrozenLake

@@ -13,8 +13,6 @@ from ragen_gym.cli.command import add_command
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.games.registry import TABLE
 
-__all__ = ["add", "new_game"]
-
 _EXAMPLES = """\
 examples:
   ragen-gym new-game TreasureHunt                        a game on a grid, in this folder

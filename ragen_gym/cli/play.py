@@ -21,8 +21,6 @@ from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render.recorder import key_names, what_happened
 
-__all__ = ["add", "painted", "single_keys"]
-
 _HINT, _NEXT, _QUIT = ("?", "hint"), ("n", "next"), ("q", "quit")
 
 _EXAMPLES = f"""\

@@ -43,17 +43,6 @@ from ragen_gym.render.images import BoardImages
 from ragen_gym.render.png import encode_png
 from ragen_gym.render.recorder import key_names
 
-__all__ = [
-    "LEVELS",
-    "add",
-    "docstring",
-    "index_page",
-    "measured",
-    "page",
-    "pictures",
-    "write_gallery",
-]
-
 _EXAMPLES = """\
 examples:
   ragen-gym render FrozenLake                       FrozenLake.png, a start

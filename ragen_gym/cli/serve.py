@@ -9,8 +9,6 @@ import sys
 from ragen_gym.cli.command import add_command
 from ragen_gym.games.registry import load, load_task
 
-__all__ = ["add"]
-
 _EXAMPLES = """\
 examples:
   ragen-gym serve                        for programs of this machine

@@ -8,8 +8,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["child_environment", "child_python", "run_in_another_process"]
-
 
 def child_python(*words: str) -> list[str]:
     """The command line of a child process of this Python.

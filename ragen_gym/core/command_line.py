@@ -16,17 +16,6 @@ from typing import Any, NoReturn
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = [
-    "DeferredInterrupt",
-    "Parser",
-    "error_line",
-    "fill",
-    "parsers",
-    "stops_at_sigterm",
-    "terminal_width",
-    "wrap",
-]
-
 
 class Parser(argparse.ArgumentParser):
     """A parser whose help fits the terminal; with subcommands, it prints its help if none is given.

@@ -13,8 +13,6 @@ from typing import Any, TextIO, TypeVar, cast
 
 from ragen_gym.core.text import without_controls
 
-__all__ = ["SECONDS_A_LINE", "ProgressBar", "json_text", "plain_output", "raw_stdout", "rich_console", "span", "track"]
-
 #: All but tabs, newlines and carriage returns: C0, C1, line separators, and marks that change the writing direction.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 

@@ -11,8 +11,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-__all__ = ["INFRASTRUCTURE", "Failure", "describe_error", "failure_from", "failure_kind", "shown_safely"]
-
 
 class Failure(StrEnum):
     """The kinds of failure. A record with details is ``"kind: details"``; see ``failure_kind``."""

@@ -25,19 +25,6 @@ from ragen_gym.core.seeding import mix
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import shown
 
-__all__ = [
-    "SPLITS",
-    "Level",
-    "item_text",
-    "level_items",
-    "paragraphs",
-    "read_levels",
-    "split_of_hash",
-    "text_hash",
-    "text_of_levels",
-    "write_levels",
-]
-
 SPLITS = ("train", "validation", "test")
 SPLIT_TENTHS = (8, 1, 1)
 

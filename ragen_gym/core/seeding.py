@@ -17,8 +17,6 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Keys", "Stream", "episode_key", "episode_keys", "mix", "stream_key", "uniforms"]
-
 GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 0xFFFFFFFFFFFFFFFF
 

@@ -16,8 +16,6 @@ from numpy.lib import format as npy
 
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["SEEN_FILE", "find_seen", "read_seen", "write_seen"]
-
 SEEN_FILE = "seen.npy"
 
 

@@ -15,8 +15,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from ragen_gym.core.validation import plain_number, shown
 
-__all__ = ["NAMES", "OPENS", "Setting", "check_settings", "declared", "setting"]
-
 OPENS = {
     "nothing": "words and numbers to compare, print or compute with",
     "data": "a file or folder that is read as data",

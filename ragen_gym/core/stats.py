@@ -17,25 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "CONFIDENCE",
-    "Difference",
-    "Estimate",
-    "Rate",
-    "against_random",
-    "binomial_tail",
-    "clustered_mean",
-    "clustered_rate",
-    "effective_episodes",
-    "holm",
-    "mean_interval",
-    "paired_difference",
-    "pass_at",
-    "percent",
-    "scipy_stats",
-    "wilson",
-]
-
 #: Confidence of every interval.
 CONFIDENCE = 0.95
 

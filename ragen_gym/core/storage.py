@@ -19,22 +19,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "DiskFullError",
-    "append_json_lines",
-    "atomic_folder",
-    "atomic_path",
-    "check_free",
-    "check_parent",
-    "json_line",
-    "locked_folder",
-    "name_full_disk",
-    "read_json_lines",
-    "remove_temporary",
-    "repair_json_lines",
-    "write_atomic",
-]
-
 T = TypeVar("T")
 
 #: Error codes of a write without room.

@@ -11,18 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = [
-    "EDGE",
-    "TEXT_FORMATS",
-    "BoardWriter",
-    "TextFormat",
-    "Vocabulary",
-    "parse_coord",
-    "parse_grid",
-    "replace_surrogates",
-    "without_controls",
-]
-
 #: The byte between two rows of a board.
 EDGE = 255
 

@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["WAITING", "bfloat16_units", "free_cores", "in_thread", "wait_passively"]
-
 T = TypeVar("T")
 
 CPUINFO, QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")

@@ -9,20 +9,6 @@ from typing import Any
 from ragen_gym.core.settings import check_settings, declared, setting
 from ragen_gym.core.validation import did_you_mean, plain_number, shown
 
-__all__ = [
-    "OBSERVATIONS",
-    "PALETTES",
-    "PROMPTS",
-    "STATE_FORMATS",
-    "STATE_SCORES",
-    "TILE_SETS",
-    "ImageStyle",
-    "TurnConfig",
-    "check_tile_size",
-    "split_turn_options",
-    "turn_config",
-]
-
 #: Sets of tiles. Evaluating on a set not used in training tests visual generalisation.
 TILE_SETS = {
     "pictures": "drawn things, as in the gallery: bricks, crates, a penguin, a flag",

@@ -12,18 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "check_choice",
-    "check_number",
-    "checked_options",
-    "did_you_mean",
-    "items_of",
-    "joined",
-    "json_or_text",
-    "plain_number",
-    "shown",
-]
-
 
 class BatchType(type):
     """The metaclass of batches. Its repr names the adapter, because Stable-Baselines3 prints it in an error."""

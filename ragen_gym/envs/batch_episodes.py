@@ -17,8 +17,6 @@ from ragen_gym.games._jit import compiled, compiling
 from ragen_gym.games.game import Boards, Game
 from ragen_gym.games.kernels import mix
 
-__all__ = ["RING", "RING_BYTES", "BatchBuffers", "LevelPrefetch", "buffers_of", "kept_of", "part_of", "size_of"]
-
 #: Episodes kept for each environment, the one in play included; fewer where all boards would exceed ``RING_BYTES``.
 RING = 16
 RING_BYTES = 2**28

@@ -16,8 +16,6 @@ from ragen_gym.envs.batch_episodes import kept_of
 from ragen_gym.games._jit import compiled_params, compiling
 from ragen_gym.games.game import Boards, Game
 
-__all__ = ["Infos", "Snapshot", "batched", "grid_maker", "picture_maker", "text_writer"]
-
 
 def text_writer(game: Game, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Boards], tuple[str, ...]]:
     """A function from boards to their texts.

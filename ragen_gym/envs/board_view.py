@@ -15,8 +15,6 @@ from ragen_gym.core.turn_config import check_tile_size
 from ragen_gym.core.validation import check_choice
 from ragen_gym.games.game import Board, Game
 
-__all__ = ["OBSERVATIONS", "BoardView", "TextSpace", "merged_charset", "text_space"]
-
 OBSERVATIONS = ("text", "grid", "rgb")
 
 

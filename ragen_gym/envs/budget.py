@@ -13,20 +13,6 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "COVERAGE",
-    "IMPOSSIBLE",
-    "Budget",
-    "bagen_reward",
-    "covered",
-    "honest_budget",
-    "interval_score",
-    "read_budget",
-    "score_reward",
-    "within",
-    "written",
-]
-
 Budget = tuple[float, float]
 """The fewest and the most moves to go that a reply states."""
 

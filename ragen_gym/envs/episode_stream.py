@@ -12,8 +12,6 @@ import numpy.typing as npt
 from ragen_gym.core.seeding import Keys, Stream, episode_key, episode_keys, stream_key, uniforms
 from ragen_gym.games.game import Boards, Game
 
-__all__ = ["DRAWS", "Episode", "Episodes", "board_list", "distinct_boards", "draws", "level_boards", "stacked"]
-
 #: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
 DRAWS = 10
 

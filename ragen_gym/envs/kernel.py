@@ -17,8 +17,6 @@ from ragen_gym.envs.batch_episodes import buffers_of, copy_bytes
 from ragen_gym.games._jit import compiled, compiled_with
 from ragen_gym.games.kernels import mix
 
-__all__ = ["NEXT_STEP", "SAME_STEP", "STOP", "begin", "characters", "grids", "mask_kernel", "step_kernel"]
-
 #: What ``advance`` does with an environment whose episode is over: nothing, begin another one instead of the next step,
 #: or begin another one at once.
 STOP, NEXT_STEP, SAME_STEP = 0, 1, 2

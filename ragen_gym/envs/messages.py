@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["IMAGE", "fold_system", "map_images", "parts_of", "plain_text", "read_answer", "with_images"]
-
 #: What stands for a picture where a message is one text.
 IMAGE = "<image>"
 

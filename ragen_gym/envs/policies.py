@@ -23,29 +23,6 @@ from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import PLAYING, Game
 from ragen_gym.games.values import Script, draws_of, exact_play, script_of
 
-__all__ = [
-    "POLICIES",
-    "Draw",
-    "PlayedEpisode",
-    "Policy",
-    "action_budget",
-    "blind_policy",
-    "blind_value",
-    "expected_rewards",
-    "generator_draw",
-    "greedy_policy",
-    "hashed_draw",
-    "moves_to_go",
-    "oracle_policy",
-    "plan_moves",
-    "play_episode",
-    "play_turns",
-    "random_policy",
-    "random_reply",
-    "random_value",
-    "reply_for",
-]
-
 Policy = Callable[[StepEnv, int], int]
 """policy(environment, actions left) -> the next action."""
 

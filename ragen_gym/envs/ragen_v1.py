@@ -33,8 +33,6 @@ from ragen_gym.envs.prompts import shown_symbols, shown_tiles
 from ragen_gym.envs.reply import SEPARATOR, Problem, Reply
 from ragen_gym.games.game import Game
 
-__all__ = ["SHOWS_PENALTY", "example", "instructions", "last_message", "message", "parse"]
-
 SHOWS_PENALTY = False
 example = None
 

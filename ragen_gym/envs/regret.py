@@ -10,8 +10,6 @@ from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.games.values import NOTHING, UNKNOWN, MoveValue, TurnValue, Value, level_values
 
-__all__ = ["REGRET_KEYS", "StepRegret", "TurnRegret", "moves_valued"]
-
 #: The entries of ``info`` of a move.
 REGRET_KEYS = ("regret", "chance", "success_regret", "success_chance")
 

@@ -18,19 +18,6 @@ from typing import Any
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.budget import Budget, read_budget, written
 
-__all__ = [
-    "SEPARATOR",
-    "Problem",
-    "Reply",
-    "explain_problem",
-    "open_thinking",
-    "parse",
-    "parse_reply",
-    "reply_form",
-    "whole_reply",
-    "write_reply",
-]
-
 SEPARATOR = "||"
 
 _REMEMBERED = 4096  # characters of the longest reply whose reading is kept

@@ -12,8 +12,6 @@ from gymnasium.error import ResetNeeded
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig
 
-__all__ = ["ReplyEnv", "text_of_action"]
-
 
 class ReplyEnv(gymnasium.Env[Any, str]):
     """An environment whose actions are replies and whose observations are messages.

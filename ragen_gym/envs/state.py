@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
 from ragen_gym.games.game import Board, Game
 
-__all__ = ["Fact", "StateScore", "StateText", "f1_of_kinds", "share_of_objects"]
-
 _PLACE = re.compile(r"\((\d{1,3}),\s*(\d{1,3})\)")
 # The first blanks are never given back (``*+``): to share a line of nothing else out would take quadratic time.
 _LINE = re.compile(r"\s*+([a-z ]{1,40}?)\s*:((?:\s*\(\d{1,3},\s*\d{1,3}\),?)+)\s*")

@@ -27,8 +27,6 @@ from ragen_gym.games.registry import GameSpec, build_game, find
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Renderer
 
-__all__ = ["InnerGenerator", "LazyGenerator", "StepEnv"]
-
 
 class LazyGenerator:
     """For an environment that is seeded often: making numpy's generator takes longer than a move."""

@@ -47,8 +47,6 @@ from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.envs.turn import make_turn
 from ragen_gym.games.registry import load, load_task
 
-__all__ = ["TaskEnv", "make_reply_env"]
-
 _TRIES = 1000  # seeds for a problem of a split
 
 

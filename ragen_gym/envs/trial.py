@@ -21,8 +21,6 @@ from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.beliefs import Belief, State, TrialValues, World
 from ragen_gym.games.game import listed
 
-__all__ = ["TrialEnv"]
-
 _MOST_SHUFFLED = 5  # actions whose names are shuffled: 120 orders
 _REFLECT = "Before the next attempt, write what you have learned. No move is played."
 

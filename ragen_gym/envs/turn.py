@@ -28,9 +28,8 @@ from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
 
 if TYPE_CHECKING:
-    from ragen_gym.render.images import BoardImages, Pixels
-
-__all__ = ["TurnEnv", "make_turn"]
+    from ragen_gym.render.canvas import Pixels
+    from ragen_gym.render.images import BoardImages
 
 _LONGEST_REPLY = 4096
 _LONGEST_RETOLD = 100  # characters of a retold turn around its board, and of each of its moves

@@ -22,8 +22,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards
 
-__all__ = ["BATCH_OPTIONS", "RENDER_MODES", "BatchEnv", "one_for_each", "reset_mask_of", "seeds_of"]
-
 RENDER_MODES = ("ansi", "rgb_array")
 
 _KERNEL_MODES = {

@@ -29,18 +29,6 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-__all__ = [
-    "Kernel",
-    "check_time",
-    "compiled",
-    "compiled_params",
-    "compiled_with",
-    "compiling",
-    "in_time",
-    "kernel",
-    "level_by_level",
-]
-
 F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,8 +17,6 @@ from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_number, items_of, shown
 from ragen_gym.games.game import Board, Boards, Game, Solution
 
-__all__ = ["SPLIT_OF_PAIR", "Action", "Arm", "Bandit", "BanditRev", "BanditSolution", "blind", "legal", "step"]
-
 _LISTS = {
     "train": """
         Teacher/Trader Nurse/StartupFounder Librarian/Investor Accountant/StockBroker Engineer/RealEstateAgent

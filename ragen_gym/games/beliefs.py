@@ -25,8 +25,6 @@ import numpy.typing as npt
 
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game, listed
 
-__all__ = ["MAX_NODES", "Curve", "TrialValues", "World"]
-
 #: Pairs of a state and a belief that are looked at: some five seconds.
 MAX_NODES = 50_000
 #: Of a likelihood ratio.

@@ -27,20 +27,6 @@ from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import shown
 
-__all__ = [
-    "OVER",
-    "PLAYING",
-    "SUCCESS",
-    "Board",
-    "Boards",
-    "Game",
-    "Masker",
-    "Rule",
-    "Solution",
-    "State",
-    "listed",
-]
-
 Board = bytes | bytearray
 Boards = npt.NDArray[np.uint8]
 State = MutableSequence[int]

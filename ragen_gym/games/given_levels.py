@@ -11,15 +11,6 @@ from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import check_number, items_of, plain_number, shown
 from ragen_gym.games.game import Game
 
-__all__ = [
-    "SIZE_OPTIONS",
-    "GivenLevels",
-    "check_one_size",
-    "chosen_board",
-    "given_levels",
-    "joined_levels",
-]
-
 #: The options of games that choose the size of the board.
 SIZE_OPTIONS = frozenset({"height", "width", "size"})
 

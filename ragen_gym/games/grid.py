@@ -27,8 +27,6 @@ from ragen_gym.games.game import Board, Boards, Game
 if TYPE_CHECKING:
     from ragen_gym.games.kernels import SplitKey
 
-__all__ = ["GridGame", "size_of"]
-
 
 def size_of(board: Board) -> tuple[int, int]:
     """(rows, columns) of a board whose rows are separated by ``EDGE``."""

@@ -9,8 +9,6 @@ from ragen_gym.core.levels import FNV_PRIME, SPLIT_TENTHS
 from ragen_gym.core.seeding import GOLDEN
 from ragen_gym.games._jit import Kernel, check_time, kernel
 
-__all__ = ["below", "canonical_hash", "in_split", "mix", "next_word", "row_hash", "row_hashes", "split_index"]
-
 SplitKey = tuple[np.ndarray, np.uint64, np.uint64, int]
 """What says whose a board is: (code point of each tile, hash state after the game's name, salt, index or -1)."""
 

@@ -21,20 +21,6 @@ from ragen_gym.core.validation import did_you_mean, plain_number, shown
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
 
-__all__ = [
-    "TABLE",
-    "GameSpec",
-    "add",
-    "build_game",
-    "find",
-    "full_name",
-    "load",
-    "load_task",
-    "module_of",
-    "own_module",
-    "task_of",
-]
-
 
 @dataclass(frozen=True)
 class GameSpec:

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from ragen_gym.games._jit import Kernel, kernel
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Rule
 
-__all__ = ["Reached", "backward", "explorer"]
-
 _PRIME, _BASIS = np.uint64(1099511628211), np.uint64(14695981039346656037)
 _1, _32 = np.uint64(1), np.uint64(32)
 

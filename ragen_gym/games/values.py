@@ -30,23 +30,6 @@ from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game, Solution, listed
 from ragen_gym.games.value_tables import Reached, backward, explorer
 
-__all__ = [
-    "MAX_STATES",
-    "NOTHING",
-    "TOLERANCE",
-    "UNKNOWN",
-    "LevelValues",
-    "MoveValue",
-    "Script",
-    "TurnValue",
-    "Value",
-    "draws_of",
-    "exact_play",
-    "level_values",
-    "pivot",
-    "script_of",
-]
-
 #: States of an episode that are looked at, at most.
 MAX_STATES = 50_000
 #: Values that the tables of an episode hold, at most: states x actions x moves. Two boxes in an open room of 8x8

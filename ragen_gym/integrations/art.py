@@ -12,8 +12,6 @@ from ragen_gym.integrations.rollout import Rollout, noise_seed_of
 with requirement("openpipe-art"):
     import art
 
-__all__ = ["groups", "rollout"]
-
 
 async def rollout(
     model: Any,

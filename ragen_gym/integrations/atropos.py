@@ -14,8 +14,6 @@ from pydantic import Field
 
 from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of
 
-__all__ = ["GameEnv", "GameEnvConfig"]
-
 _EMPTY = ("advantages", "ref_logprobs", "overrides", "images")
 
 

@@ -23,8 +23,6 @@ from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import own_module
 from ragen_gym.integrations.rollout import METRICS, Rollout, rows, verl_rows
 
-__all__ = ["TARGETS", "export_env"]
-
 #: What each target's package is for.
 TARGETS = {
     "verifiers": "the Environments Hub: a taskset and an environment of verifiers 0.4",

@@ -19,8 +19,6 @@ from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, Timeouts, make_env
 from ragen_gym.bench.suites import Suite, load_suite, noise_seed
 
-__all__ = ["episode", "play", "suite"]
-
 SUCCESS = [grouped(mean(), "split", all="groups"), stderr(cluster="family")]
 
 

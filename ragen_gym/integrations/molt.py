@@ -14,8 +14,6 @@ from ragen_gym.integrations.token_rollout import TokenRollout
 with requirement("molt-rl"):
     from molt.agents import Env, Result, StepEnvRunner, Trajectory
 
-__all__ = ["GameEnv", "GameRunner", "molt_rows"]
-
 
 class GameEnv(Env):
     """One episode, of the level that the label of the row names; see ``molt_rows``.

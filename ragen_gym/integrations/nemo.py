@@ -15,8 +15,6 @@ from resources_servers.gymnasium import GymnasiumServer
 
 from ragen_gym.integrations.rollout import Rollout, noise_seed_of
 
-__all__ = ["GameServer", "Level"]
-
 Step = tuple[str, float, bool, bool, dict[str, Any]]
 _EPISODES = count()
 

@@ -12,8 +12,6 @@ from pydantic import BaseModel
 from ragen_gym.integrations.nemo import GameServer
 from ragen_gym.integrations.rollout import Rollout
 
-__all__ = ["Episode", "response", "verifier_fixture"]
-
 
 class Episode(BaseModel):
     """The request of a case of ``verifier_fixture``: a row and the replies to the messages of its episode."""

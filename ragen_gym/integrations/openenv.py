@@ -11,8 +11,6 @@ from ragen_gym import __version__
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.integrations.rollout import Rollout
 
-__all__ = ["GameEnvironment", "GameMessage", "GameReply", "game_app"]
-
 TASKS = 10_000  # of each split; task i is the level of seed i
 
 

@@ -12,8 +12,6 @@ with requirement("'openreward>=0.1.167'"):
     from openreward.environments import Environment, Message, Server, TextBlock, ToolOutput, tool
     from pydantic import BaseModel, Field
 
-__all__ = ["GameEnvironment", "game_server"]
-
 TASKS = 10_000  # of each split; task i is the level of seed i
 
 

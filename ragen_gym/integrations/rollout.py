@@ -17,8 +17,6 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["METRICS", "Rollout", "episode_name", "noise_seed_of", "rows", "verl_rows"]
-
 #: What ``Rollout.metrics`` counts, besides the return.
 METRICS = {
     "success": "1 if the game was won, else 0",

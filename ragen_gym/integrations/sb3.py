@@ -11,8 +11,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = ["BatchVecEnv"]
-
 
 class BatchVecEnv(VecEnv):
     """A batch that returns what ``make_vec_env`` of single environments returns for the same seeds, but faster.

@@ -12,8 +12,6 @@ with requirement("skyrl-gym"):
     import skyrl_gym
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-__all__ = ["GameEnv", "register_game"]
-
 
 class GameEnv(BaseTextEnv):
     """One episode. Arguments as of ``Rollout``; ``extras`` are the columns of the row, which name split and seed.

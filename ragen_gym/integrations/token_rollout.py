@@ -8,8 +8,6 @@ from typing import Any
 from ragen_gym.envs.reply import open_thinking
 from ragen_gym.integrations.rollout import Rollout
 
-__all__ = ["TokenRollout"]
-
 _MARK = "@@reply@@"
 
 

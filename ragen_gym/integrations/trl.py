@@ -11,8 +11,6 @@ from typing import Any
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of, rows
 
-__all__ = ["environment_factory", "game_metrics", "tool_rows", "unused_noise_seed"]
-
 _EPISODES = count()
 _TASK = "Play with the tool until the episode is over.\n"
 

@@ -9,8 +9,6 @@ from ragen_gym.integrations.rollout import METRICS, Rollout
 from ragen_gym.integrations.token_rollout import TokenRollout
 from ragen_gym.integrations.trl import unused_noise_seed
 
-__all__ = ["game_return", "rollout_func"]
-
 
 def game_return(completions: list[Any], log_metric: Callable[[str, float], None], **columns: Any) -> list[float]:
     """The reward of what ``rollout_func`` played: ``GRPOTrainer(reward_funcs=[game_return])``. Logs the metrics."""

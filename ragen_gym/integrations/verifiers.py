@@ -10,8 +10,6 @@ import verifiers.v1 as vf
 
 from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of
 
-__all__ = ["GameConfig", "GameEnv", "GameTask", "GameTaskset", "environment"]
-
 
 class GameConfig(vf.TasksetConfig):
     """Levels, under ``--env.taskset.*``: the arguments of ``Rollout``, and the seed of the first task."""

@@ -14,8 +14,6 @@ with requirement("verl"):
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
     from verl.utils.profiler import simple_timer
 
-__all__ = ["GameLoop"]
-
 
 class GameLoop(AgentLoopBase):
     """One episode, of the level that ``extra_info`` of the row names; see ``ragen_gym.integrations.rollout.verl_rows``.

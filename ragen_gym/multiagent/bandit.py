@@ -11,8 +11,6 @@ import numpy.typing as npt
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 from ragen_gym.multiagent.parallel import ParallelGame
 
-__all__ = ["BanditContest"]
-
 
 class BanditContest(ParallelGame):
     """Bandit with several players at the same two arms: who pulls an arm together shares what it pays.

@@ -10,8 +10,6 @@ from ragen_gym.render import frozen_lake, sokoban
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.frames import TEXT, Painter, board_codes, frames, painter_of
 
-__all__ = ["picture"]
-
 DrawTile = Callable[[Canvas, Game, int], None]
 
 _COLOURS: tuple[Colour, ...] = (

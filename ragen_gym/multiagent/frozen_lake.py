@@ -15,8 +15,6 @@ from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 from ragen_gym.multiagent.parallel import ParallelGame, with_others
 
-__all__ = ["FrozenLakeRace", "SharedLake", "Tile"]
-
 
 class Tile(IntEnum):
     """FrozenLake's tiles, and the others': one that has fallen into a hole is not seen again."""

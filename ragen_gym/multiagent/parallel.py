@@ -30,8 +30,6 @@ from ragen_gym.games.registry import find
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Window
 
-__all__ = ["ParallelGame", "player_keys", "with_others"]
-
 _METADATA = {**StepEnv.metadata, "is_parallelizable": True}
 # PettingZoo's own tests reset with {"options": 1}.
 _OPTIONS = ("level", "noise_seed", "options")

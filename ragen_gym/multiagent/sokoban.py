@@ -19,8 +19,6 @@ from ragen_gym.games.sokoban import Sokoban, rules
 from ragen_gym.games.sokoban.solve import NotSolvedError, find_plan
 from ragen_gym.multiagent.parallel import ParallelGame, with_others
 
-__all__ = ["Action", "SharedSokoban", "SokobanTeam", "Tile", "place", "touched_cells", "walkable_cells"]
-
 #: Further levels drawn for one episode before the environment gives up finding room for all workers.
 MAX_TRIES = 200
 #: Nodes that the solver may look at for one level; a level that needs more counts as one without room.

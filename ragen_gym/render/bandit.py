@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Game
     from ragen_gym.render.recorder import Recording
 
-__all__ = ["CELL", "draw_move", "draw_tile"]
-
 #: Side of a machine in tiles: its name must be legible.
 CELL = 6
 

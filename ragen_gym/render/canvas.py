@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.error import DependencyNotInstalled
 
-__all__ = ["ADVANCE", "HEIGHT", "Canvas", "Colour", "Pixels", "Point", "glyphs", "load_pygame", "missing"]
-
 #: Pixels from one character to the next, and of a line with its descenders.
 ADVANCE, HEIGHT = 6, 8
 

@@ -25,19 +25,6 @@ from ragen_gym.games.game import OVER, PLAYING, Board, Boards, Game
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import Recording
 
-__all__ = [
-    "TEXT",
-    "Painter",
-    "Tiles",
-    "board_codes",
-    "frame_shape",
-    "frames",
-    "gif",
-    "painter_of",
-    "picture",
-    "remembered",
-]
-
 #: A caption must be legible, so a picture is at least this wide, however small its tiles.
 _LEAST_WIDTH = 176
 _ROWS = 2.5

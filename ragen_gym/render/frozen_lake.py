@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Game
     from ragen_gym.render.recorder import Recording
 
-__all__ = ["draw_move", "draw_tile"]
-
 _ICE: Colour = (222, 240, 250)
 _ICE_SHADE: Colour = (196, 223, 240)
 _GLINT: Colour = (250, 254, 255)

@@ -19,8 +19,6 @@ from ragen_gym.render.bandit import lines_of
 from ragen_gym.render.canvas import ADVANCE, Canvas, Colour, Pixels, missing
 from ragen_gym.render.frames import Tiles, board_codes, painter_of, remembered
 
-__all__ = ["BoardImages", "Pixels", "photographed", "shape_names"]
-
 _PAPER: Colour = (246, 244, 238)
 _INK: Colour = (28, 30, 40)
 _LINE: Colour = (206, 204, 196)

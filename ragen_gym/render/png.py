@@ -9,8 +9,6 @@ import numpy as np
 
 from ragen_gym.render.canvas import Pixels
 
-__all__ = ["decode_png", "encode_png"]
-
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">IIBBBBB")
 _UP = 2  # each line is written as its difference to the line above: a tile's lines are much alike

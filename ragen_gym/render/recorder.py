@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from ragen_gym.games.game import PLAYING, Board, Game
 
-__all__ = ["DIRECTIONS", "Recording", "key_names", "player_cell", "what_happened"]
-
 
 @dataclass
 class Recording:

@@ -10,8 +10,6 @@ from ragen_gym.render.canvas import Pixels, load_pygame
 from ragen_gym.render.frames import picture
 from ragen_gym.render.recorder import Recording
 
-__all__ = ["Renderer", "Window"]
-
 
 class Renderer:
     """Stands before a game's rule, notes what goes through it and draws it.

@@ -11,8 +11,6 @@ from ragen_gym.render.canvas import Canvas, Colour
 if TYPE_CHECKING:
     from ragen_gym.games.game import Game
 
-__all__ = ["draw_tile"]
-
 _FLOOR: Colour = (238, 229, 211)
 _FLOOR_EDGE: Colour = (222, 211, 190)
 _MORTAR: Colour = (72, 66, 78)

@@ -24,8 +24,6 @@ from ragen_gym.serve import schemas
 from ragen_gym.serve.schemas import STATUS, RequestError
 from ragen_gym.serve.service import Service, encode
 
-__all__ = ["create_app", "is_loopback"]
-
 #: Served without a token.
 _OPEN_PATHS = frozenset({"/health", "/docs", "/openapi.json"})
 

@@ -23,8 +23,6 @@ from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.reply_env import text_of_action
 from ragen_gym.serve.serialization import Json, Pixels, pixels, space_of
 
-__all__ = ["RemoteEnv", "RemoteTurnEnv", "ServerError", "ServerUnreachable", "SessionLost"]
-
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
 _FIELDS = ("split", "preset", "levels", "skip_invalid", "observation", "text_format", "vocabulary", "tile_size")
 

@@ -11,16 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ragen_gym.core.text import TextFormat
 
-__all__ = [
-    "STATUS",
-    "CreateRequest",
-    "RequestError",
-    "ResetRequest",
-    "StepRequest",
-    "TurnRequest",
-    "library_errors",
-]
-
 #: Up to the largest integer that JSON keeps exactly in every language.
 Seed = Annotated[int, Field(ge=0, le=2**53 - 1, strict=True)]  # strict: true is none
 BoardText = Annotated[str, Field(min_length=1, max_length=8192, description="A board, its rows separated by newlines.")]

@@ -12,8 +12,6 @@ from gymnasium import spaces
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.render.png import decode_png
 
-__all__ = ["Json", "Pixels", "pixels", "plain", "space_json", "space_of"]
-
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 

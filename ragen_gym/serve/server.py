@@ -17,8 +17,6 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from ragen_gym.serve.app import create_app, is_loopback
 from ragen_gym.serve.schemas import RequestError
 
-__all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving", "url_of"]
-
 #: Characters that a token must have at least.
 LEAST_TOKEN = 16
 

@@ -24,8 +24,6 @@ from ragen_gym.render.png import encode_png
 from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest, library_errors
 from ragen_gym.serve.serialization import Json, Pixels, plain, space_json
 
-__all__ = ["ServedEnv", "ServedStep", "ServedTurn", "Service", "encode"]
-
 T = TypeVar("T")
 
 _THREADS = 4

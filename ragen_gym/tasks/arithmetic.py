@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-__all__ = ["OPERATORS", "answer_of", "evaluate"]
-
 #: The signs of an expression and their functions.
 OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "+": operator.add,

@@ -13,8 +13,6 @@ from gymnasium import spaces
 from ragen_gym.core.validation import check_number
 from ragen_gym.tasks.arithmetic import answer_of, evaluate
 
-__all__ = ["Calculator"]
-
 _CALL = re.compile(r"<calculator>([^<]*)</calculator>\s*")
 _GOODS = ("apples", "books", "chairs", "lamps", "pens", "stamps")
 

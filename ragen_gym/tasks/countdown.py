@@ -16,8 +16,6 @@ from gymnasium import spaces
 from ragen_gym.core.validation import check_number
 from ragen_gym.tasks.arithmetic import OPERATORS, answer_of, evaluate
 
-__all__ = ["Countdown"]
-
 _CACHED = 256  # sets of numbers: five of them and all their parts are 31, and take up to 7 MB
 
 

@@ -11,8 +11,6 @@ from gymnasium import spaces
 from ragen_gym.core.validation import did_you_mean
 from ragen_gym.tasks.arithmetic import answer_of
 
-__all__ = ["ReasoningGym"]
-
 
 class ReasoningGym(gymnasium.Env[str, str]):
     """A question of a data set of reasoning-gym; the reward of an answer is the data set's own score, 0 to 1.

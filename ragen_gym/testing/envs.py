@@ -28,8 +28,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, find
 from ragen_gym.testing.games import require
 
-__all__ = ["Env", "check_env", "in_another_process", "make", "record", "replay", "some_actions"]
-
 SEEDS = (0, 2**32 - 1, 2**70)
 
 

@@ -30,8 +30,6 @@ from ragen_gym.testing.strategies import Play, first_state, plays
 
 T = TypeVar("T")
 
-__all__ = ["check_game", "require"]
-
 _NEEDED = {
     "name": "the name of its id, a string",
     "Action": "an IntEnum of the actions",

@@ -16,8 +16,6 @@ from hypothesis.strategies import SearchStrategy
 from ragen_gym.core.levels import Level
 from ragen_gym.games.game import PLAYING, Game
 
-__all__ = ["Play", "action_sequences", "boards", "games", "levels", "options", "plays", "replies", "states"]
-
 #: Tags right and wrong, and what else a model may write around its moves.
 _DEBRIS = ("<think>", "</think>", "<answer>", "</answer>", "<Answer>", "||", "|", " ", "\n", "", "no", "<", ">", "é")
 

@@ -18,8 +18,6 @@ from ragen_gym.envs.policies import play_turns
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.testing.games import require
 
-__all__ = ["check_task"]
-
 SEEDS = (0, 1, 2**31 - 1)
 REPLIES = ("", "I give up.", "<answer></answer>", "<answer>1", "\n\0 \N{SNOWMAN}", f"<answer>{'9' * 5000}</answer>")
 _CHILD = """

@@ -18,8 +18,6 @@ from ragen_agent.programs.request import (
     read_stop,
 )
 
-__all__ = ["answer", "read", "refusal", "stream"]
-
 #: Fields that are read, or that do not change the text: names, storage, caching, speed. Training sets the temperature.
 _TAKEN = {
     *("messages", "model", "stop", "max_tokens", "max_completion_tokens", "temperature", "stream", "stream_options"),

@@ -18,8 +18,6 @@ from ragen_agent.programs.request import (
     read_text,
 )
 
-__all__ = ["answer", "read", "refusal", "stream"]
-
 #: Fields that are read, or that do not change the text; see ``chat``.
 _TAKEN = {
     *("messages", "model", "system", "stop_sequences", "max_tokens", "temperature", "stream"),

@@ -10,8 +10,6 @@ from typing import Any
 
 from ragen_agent.programs.request import Completion, Request, RequestError, check_fields, read_limit, read_messages
 
-__all__ = ["answer", "read", "stream"]
-
 #: Fields that are read, or that do not change the text; see ``chat``.
 _TAKEN = {
     *("input", "model", "instructions", "max_output_tokens", "temperature", "stream", "stream_options"),

@@ -9,17 +9,6 @@ from typing import Any
 from .context import Context, passed
 from .protocol import CHECKS, Check, NotApplicable, Outcome, check, literal
 
-__all__ = [
-    "action_in_space",
-    "answers_right",
-    "levels_repeat",
-    "observation_in_space",
-    "plays",
-    "reward_after_end",
-    "reward_idle",
-    "split_exact",
-]
-
 _IDLE = ("", " ", "\n")  # replies that do nothing
 _TRAIN, _TEST = 512, 128  # levels that are drawn of each split
 _APART = 10**6  # what lies between the seeds of training and of the test, where nothing else is declared

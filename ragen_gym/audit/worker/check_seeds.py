@@ -12,16 +12,6 @@ from typing import Any
 from .context import Context, first_difference, passed
 from .protocol import CHECKS, Check, NotApplicable, Outcome, check, key, literal
 
-__all__ = [
-    "fingerprint",
-    "global_random_moved",
-    "global_random_read",
-    "group_level",
-    "reset_clean",
-    "seed_repeats",
-    "seed_threads",
-]
-
 _THREADS = 4
 #: In evidence: the modules whose generators are global.
 _MODULES = "[random, *filter(None, [sys.modules.get('numpy.random')])]"

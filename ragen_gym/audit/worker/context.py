@@ -10,8 +10,6 @@ from typing import Any
 
 from .protocol import AuditedEnv, Check, NotApplicable, Outcome, RenewedEnv, Step, Target, key
 
-__all__ = ["Context", "Fault", "comparable", "first_difference", "passed"]
-
 _LEAST = 4  # values that a check looks at, however long they take
 
 #: An episode as it is compared: the beginning, then (observation, reward, terminated, truncated) after each action.

@@ -19,8 +19,6 @@ from typing import Any
 
 from .protocol import AuditedEnv, Step, Target, keywords
 
-__all__ = ["CallableTarget", "GymnasiumTarget"]
-
 _TRIED = 5  # seeds until one resets the environment
 _MOST_ACTIONS = 10_000  # that are listed; of more, some are drawn
 

@@ -9,23 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = [
-    "CHECKS",
-    "SEVERITIES",
-    "AuditedEnv",
-    "Check",
-    "NotApplicable",
-    "Outcome",
-    "RenewedEnv",
-    "Step",
-    "Target",
-    "check",
-    "freeze",
-    "key",
-    "keywords",
-    "literal",
-]
-
 #: A number that is reported is wrong; it may be wrong.
 SEVERITIES = ("error", "warning")
 

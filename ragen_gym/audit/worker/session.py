@@ -11,8 +11,6 @@ from typing import Any
 from .context import Context
 from .protocol import AuditedEnv, NotApplicable, Step
 
-__all__ = ["serve"]
-
 _LONGEST = 2000  # characters of a message
 _SUCCESS = ("success", "is_success")
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from .protocol import AuditedEnv, Step, Target, keywords
 
-__all__ = ["GemTarget", "ReasoningGymTarget", "TextArenaTarget"]
-
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,24}\]")
 _BOXED = re.compile(r"\\boxed\{[^{}\n]{1,24}\}")
 #: Attributes that do not belong to the state of a game.

@@ -24,8 +24,6 @@ from ragen_gym.envs.policies import (
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["BlindAgent", "BudgetAgent", "OracleAgent", "RandomAgent"]
-
 
 class OracleAgent:
     """Optimal play: the highest chance of success within the moves that are left. It looks into the environment."""

@@ -38,8 +38,6 @@ from typing import Any
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, as_png
 from ragen_gym.core.failures import Failure
 
-__all__ = ["CommandMoves", "CommandReplies", "load"]
-
 _LONGEST_LINE = 2**24
 _GRACE = 5.0
 _STARTS = 11

@@ -40,8 +40,6 @@ from ragen_gym.core.validation import check_number
 from ragen_gym.envs.messages import fold_system, read_answer
 from ragen_gym.envs.reply import whole_reply
 
-__all__ = ["OpenAIAgent"]
-
 _LOG = logging.getLogger(__name__)
 
 _KEY = "OPENAI_API_KEY"

@@ -29,8 +29,6 @@ from ragen_gym.bench.agent import plain_dict
 from ragen_gym.core.failures import describe_error
 from ragen_gym.core.threads import in_thread
 
-__all__ = ["PythonAgent", "find", "load"]
-
 _KINDS = ("reply", "step")
 _BOARDS = ("observation", "obs", "board")
 

@@ -33,8 +33,6 @@ from ragen_gym.bench.agent import AgentFailure, Task
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 
-__all__ = ["SB3Agent"]
-
 
 class SB3Agent:
     """Plays a saved policy.

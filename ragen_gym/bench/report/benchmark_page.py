@@ -23,8 +23,6 @@ from ragen_gym.core.stats import percent
 from ragen_gym.envs.policies import PlayedEpisode
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["page"]
-
 _FILTERS = [
     {"label": "All"},
     {"label": "Solved", "tag": "solved"},

@@ -31,8 +31,6 @@ try:
 except ImportError as error:
     raise ImportError("reports need jinja2: run `pip install 'ragen-gym[bench]'`.") from error
 
-__all__ = ["Archive", "Entry", "EpisodeViewer", "is_page", "pack", "packed", "plural", "render_page"]
-
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLES = ("base.css", "viewer.css", "page.css")
 _SCRIPTS = ("board.js", "transcript.js", "panes.js", "viewer.js", "report.js")

@@ -29,8 +29,6 @@ from ragen_gym.bench.score import score_results
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.console import span
 
-__all__ = ["RECENT", "LivePage", "ResultsPage", "followed", "make_server", "waiting_page"]
-
 HOST = "127.0.0.1"
 #: Episodes that a live page replays: the last ones.
 RECENT = 48

@@ -9,14 +9,6 @@ from typing import Any
 from ragen_gym.bench.report.tables import success
 from ragen_gym.core.stats import percent
 
-__all__ = [
-    "COLOURS",
-    "bound_rate",
-    "bounding_split",
-    "end_labels",
-    "strips",
-]
-
 #: Colours of the page's style for agents and runs.
 COLOURS = 6
 #: Characters of a label at the end of a line.

@@ -9,29 +9,6 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import CONFIDENCE, percent
 from ragen_gym.envs.reply import Problem, explain_problem
 
-__all__ = [
-    "above_optimal",
-    "at_most_blind",
-    "bounds",
-    "budgets",
-    "common_problems",
-    "episodes_asked",
-    "indistinct",
-    "interval",
-    "lacks",
-    "left_out",
-    "markdown_row",
-    "markdown_tables",
-    "number",
-    "overflowed",
-    "score_table",
-    "seen",
-    "seen_in_training",
-    "sentences",
-    "success",
-    "too_good",
-]
-
 Summary = Mapping[str, Any]
 
 _NONE = "\N{EN DASH}"

@@ -20,8 +20,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.values import Value
 from ragen_gym.render.png import encode_png
 
-__all__ = ["board_style", "details", "heading", "tags"]
-
 _LARGEST_PICTURE = 2**14  # bytes of a PNG that a page takes up; grainy pictures are larger, and are left out
 
 

@@ -25,8 +25,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import load_task
 
-__all__ = ["freeze", "frozen_levels", "recipes", "write_frozen"]
-
 
 def recipes(suite: Path) -> dict[Path, dict[str, Any]]:
     """The files of a suite, by its folder or its table, that can be made, and the row of the split that says how.

@@ -53,8 +53,6 @@ from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import shown
 from ragen_gym.envs.task import TaskEnv
 
-__all__ = ["SUITE_FILE", "Problem", "draw_problems", "env_options", "read_problems", "read_table", "write_problems"]
-
 SUITE_FILE = "suite.toml"
 
 _TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))

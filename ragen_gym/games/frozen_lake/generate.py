@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ragen_gym.games.frozen_lake import FrozenLake
     from ragen_gym.games.game import Board, Boards
 
-__all__ = ["MAX_TRIES", "can_draw", "fill_arrays", "fill_bitboards", "generate", "player_cells"]
-
 #: Destinations of the moves, chance of the intended direction, and moves; see ``beyond_blind``.
 Beyond = tuple[np.ndarray, float, int]
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["PLAYERS", "Action", "Tile", "blind", "destinations", "legal", "step"]
-
 
 class Action(IntEnum):
     """Gymnasium's order: the directions go round, so the perpendicular ones are the neighbours."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Board
     from ragen_gym.games.sokoban import Sokoban
 
-__all__ = ["MAX_NODES", "blind", "solves_blindly"]
-
 #: Nodes of each search.
 MAX_NODES = 50_000
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Boards
     from ragen_gym.games.sokoban import Sokoban
 
-__all__ = ["MAX_STATES", "MAX_TRIES", "SEARCH_NODES", "first_states", "generate", "work_arrays"]
-
 #: Draws per level before the generator gives up, and the states that their searches may look at in all.
 MAX_TRIES, MAX_STATES = 20_000, 50_000_000
 #: Nodes of the solver that checks the bounds on moves; a board that needs more is drawn again.

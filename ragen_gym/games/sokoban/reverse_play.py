@@ -12,8 +12,6 @@ from ragen_gym.games._jit import kernel
 from ragen_gym.games.kernels import below, mix, next_word
 from ragen_gym.games.sokoban.search import offset_of
 
-__all__ = ["MAX_EXPLORED", "SMALLEST_TABLE", "explore", "stroll", "walk_back"]
-
 #: States that one depth-first search looks at, as in the paper's code, and slots of its hash table to start with.
 MAX_EXPLORED, SMALLEST_TABLE = 300_000, 256
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["BOXES", "PLAYERS", "TARGETS", "Action", "Tile", "legal", "most_boxes", "step"]
-
 
 class Action(IntEnum):
     """The paper's order."""

@@ -15,8 +15,6 @@ import numpy as np
 from ragen_gym.games._jit import kernel
 from ragen_gym.games.kernels import mix
 
-__all__ = ["BEYOND", "IMPOSSIBLE", "PAID", "SOLVED", "TOO_MANY", "Memory", "make_memory", "offset_of", "path", "search"]
-
 #: How a search ends: a best plan, no plan at all, no plan within the bound, undecided within the nodes allowed.
 SOLVED, IMPOSSIBLE, BEYOND, TOO_MANY = range(4)
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Board
     from ragen_gym.games.sokoban import Sokoban
 
-__all__ = ["MAX_NODES", "NotSolvedError", "Plan", "SokobanSolution", "find_plan"]
-
 #: Nodes that a search makes at most unless another number is given.
 MAX_NODES = 2_000_000
 

@@ -18,8 +18,6 @@ from html import unescape
 
 from ragen_gym.core.text import Vocabulary
 
-__all__ = ["XSB", "split_text", "to_rectangle", "xsb_rows"]
-
 #: XSB as a vocabulary; ``_READ_AS`` is read as well.
 XSB = Vocabulary("xsb", "#-.*$@+")
 
