@@ -26,6 +26,8 @@ SHOWN = ("grpo", "dr_grpo", "arpo", "ppo, turn", "dr_grpo, history", TREE)
 """The lines of the figure."""
 BASE, SAME = "dr_grpo", 1e-3
 """The rule that others are compared with, and cosines that count as equal."""
+_RATIOS = ("bias", "noise")
+_FIGURES = ("cosine", *_RATIOS, "sign", "rank")
 BIASED = (("bandit", "start"), ("sokoban", "end"))
 """The panels of a smaller figure: policies on which dividing by the group's std points elsewhere."""
 
@@ -47,22 +49,17 @@ differ by a factor alone.
 
 - **Bandit: do not divide by the group's std while both arms are pulled.** At the start GRPO's expected step goes to the
   arm that pays less; [the drift computed without a model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO,
-  REINFORCE, ARPO and PPO go the right way. Later the better arm has 99.7 % of the pulls, and GRPO's cosine less Dr.
-  GRPO's is {bandit} in the middle and at the end.
-  The gradient is nearly 0 there, and replies that the exact solution leaves out may matter: even true advantages have
-  a lower cosine with larger batches.
+  REINFORCE, ARPO and PPO go the right way. Later the better arm has 99.7 % of the pulls and the gradient is nearly 0:
+  those columns show nothing, as even true advantages have a lower cosine with larger batches.
 - **Sokoban: dividing by the group's std biases the gradient.** The expected gradient of GRPO has a cosine of
   {sokoban} with the exact one at the start, middle and end of training,
   with any number of groups of {size}. It still raises the return. Dr. GRPO has no bias that can be measured, nor has
-  BRPO, which divides by the batch's std. The cause is open. One candidate, not tested: returns of a group that
-  only fails differ by step costs alone, which dividing enlarges.
-- **Lakes: take more episodes before another rule.** Four times the episodes add more to Dr. GRPO's mean cosine
-  (Figure 1) than any other rule does (below).
-- **States and histories as groups** (`states` is GiGPO, `history` HGPO, arXiv 2602.22817) help Dr. GRPO surely on one
-  policy of twelve, and little. A rollout tree has four first replies and two replies after each; on lakes it
-  draws some 70 % of the tokens of a group of 8, and in Sokoban, with two replies at each turn, half.
-- **Slippery lake: true advantages against Dr. GRPO**, at the start, middle and end: {slippery}.
-  Where they are above it, better credit has room.
+  BRPO, which divides by the batch's std. The cause is open.
+- **Lakes: take more episodes before another rule.** No rule is surely above Dr. GRPO there, with states (GiGPO) or
+  histories (HGPO, arXiv 2602.22817) as groups neither. Four times the episodes add more to its mean cosine (Figure 1)
+  than any other rule does.
+- **Slippery lake: better credit has room.** True advantages are above Dr. GRPO by {slippery}
+  at the start, middle and end.
 
 By policy, the cosine of Dr. GRPO with {middle} groups, and what is surely above or below it, with the mean difference:
 
@@ -75,22 +72,22 @@ By policy, the cosine of Dr. GRPO with {middle} groups, and what is surely above
   cells inside their walls and solutions of at most four moves. Larger games and long episodes may differ.
 - Only the first step on fresh episodes: nothing is clipped, and there is no filter, KL term or entropy bonus. The
   aggregation is `sequence_sum` for all.
-- A high cosine is the right direction of one step, not a measured end of training.
-- Critics are fitted to {critic} further episodes, whose tokens the figure does not count.
+- A high cosine is the right direction of one step, not a measured end of training. Critics are fitted to {critic}
+  further episodes, whose tokens the figure does not count.
 - *Surely*: the paired difference over the same {batches} batches differs from 0 at 5 % by Student's t, after the
-  correction of Benjamini and Hochberg for {tests} comparisons. It assumes tests that are positively dependent; what
-  holds without that (Benjamini and Yekutieli) is bold, and some of the rest is close to 5 %. Trees play other episodes,
-  and fewer tokens, so they are not compared this way.
+  correction of Benjamini and Yekutieli for {tests} comparisons, which holds for dependent tests. It misses small
+  differences. Trees play other episodes, so they are not compared this way.
 - A mean is over {batches} batches, and over {few} of {largest} groups.
 - Prompts show the present turn alone. The inconsistent contexts that HGPO was made for cannot arise here.
 
 ## Tables
 
-Estimates with half of their 95 % intervals over batches. In the tables of bias, length and noise an empty cell is too
-noisy to measure. A rollout tree takes part with as many groups, not as many tokens; Figure 1 compares by tokens.
+Estimates with half of their 95 % intervals over batches. In the tables of bias and noise an empty cell is too noisy to
+measure. A rollout tree has four first replies and two replies after each (in Sokoban two at each turn). It takes part
+with as many groups but draws some 70 % of the tokens (in Sokoban half); Figure 1 compares by tokens.
 
 **Policies.** *Left out* is the mean share of replies in a state that the exact solution does not follow; their return
-counts as the middle of its bounds.{omitted}
+counts as the middle of its bounds.
 
 {policies}
 
@@ -103,10 +100,6 @@ batches of {middle} groups; jackknife). Below 0 the expected step lowers the ret
 noisy, so an estimate can pass 1 or -1.
 
 {bias}
-
-**Length of the expected gradient**, relative to the exact one.
-
-{norm}
 
 **Noise**: variance of the gradient, summed over parameters, by the squared length of its mean, for {middle} groups. It
 halves when the batch doubles.
@@ -122,10 +115,6 @@ whose true advantage is surely beyond {least} on either side of 0.
 
 {rank}
 """
-
-TIGHT = 0.9
-OMITTED = """ Measured, but shown only in this table: {} (true advantages with a cosine below {}). The policy has nearly
-stopped changing there, and its gradient is too small for what the exact solution leaves out."""
 
 IDEAL = """
 ## The ideal run
@@ -144,7 +133,7 @@ def cosines(each: Mapping[str, Sequence[float]]) -> list[float]:
 
 
 def expected(each: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
-    """The expected gradient: ``bias`` (its cosine with the exact one), ``norm`` (its length) and ``noise``.
+    """The expected gradient: ``bias``, its cosine with the exact one, and ``noise``.
 
     Its squared length is the mean product of two different batches' gradients, a U-statistic. Each figure has half of
     its interval by the jackknife over batches, at least three; nan where noise hides it.
@@ -155,41 +144,36 @@ def expected(each: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, floa
     def figures(along: Any, norm2: Any, total: Any, n: int) -> Any:
         square = (total - norm2) / (n * (n - 1))
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.array([along / n / np.sqrt(square), np.sqrt(square), norm2 / n / square - 1])
+            return np.array([along / n / np.sqrt(square), norm2 / n / square - 1])
 
     whole = figures(along.sum(), norm2.sum(), with_sum.sum(), n)
     less = figures(along.sum() - along, norm2.sum() - norm2, with_sum.sum() - 2 * with_sum + norm2, n - 1)
     error = np.sqrt((n - 1) / n * ((less - less.mean(1, keepdims=True)) ** 2).sum(1))
     half = float(student.ppf(0.975, n - 1)) * error
-    return dict(zip(("bias", "norm", "noise"), zip(whole.tolist(), half.tolist(), strict=True), strict=True))
+    return dict(zip(_RATIOS, zip(whole.tolist(), half.tolist(), strict=True), strict=True))
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> None:
     """The page and its figures."""
-    every = _merged([each for each in records if "groups" in each])
-    middle, largest = sorted({each["groups"] for each in every})[-2:]
-    # Where the true advantages do not lead to the exact gradient, it is too small for the mass left out.
-    loose = {
-        (each["game"], each["moment"])
-        for each in every
-        if each["groups"] == middle and not _figure(each["estimators"][TRUE], "bias")[0] > TIGHT
-    }
-    measured = [each for each in every if (each["game"], each["moment"]) not in loose]
+    measured = _merged([each for each in records if "groups" in each])
+    middle, largest = sorted({each["groups"] for each in measured})[-2:]
     facts = [each for each in records if "parameters" in each]
     games, moments = (list(dict.fromkeys(each[key] for each in measured)) for key in ("game", "moment"))
     _draw(measured, folder / "credit.png", [[(game, moment) for game in games] for moment in moments], 3.2)
-    small = [each for each in BIASED if any((e["game"], e["moment"]) == each for e in measured)]
-    if small:
-        _draw(measured, folder / "credit_small.png", [small], 2.7, ("grpo", "dr_grpo", "ppo, turn", TRUE))
+    if "sokoban" in games:
+        _draw(measured, folder / "credit_small.png", [BIASED], 2.7, ("grpo", "dr_grpo", "ppo, turn", TRUE))
     cells = {name: [each for each in measured if each["groups"] == middle] for name in _FIGURES}
     cells["cosine"] = [each for each in measured if each["groups"] == largest]
-    sokoban = [each for each in cells["bias"] if each["game"] == "sokoban"]
+    gaps = paired(cells["bias"])
+    slippery = [gap[TRUE][0] for each, gap in zip(cells["bias"], gaps, strict=True) if each["game"] == "slippery lake"]
+    biases = [_figure(each["estimators"]["grpo"], "bias") for each in cells["bias"] if each["game"] == "sokoban"]
     page = PAGE.format(
         **{name: _table(columns, name) for name, columns in cells.items()},
-        **_compared(cells["bias"]),
+        answers=_answers(cells["bias"], gaps),
+        tests=sum(map(len, gaps)),
+        slippery=", ".join(_shown((each.value, each.half_width), False) for each in slippery) or "not measured",
+        sokoban=", ".join(_shown(each, True) for each in biases) or "not measured",
         policies=_policies(facts),
-        sokoban=", ".join(_shown(_figure(e["estimators"]["grpo"], "bias"), True) for e in sokoban) or "not measured",
-        omitted=OMITTED.format("; ".join(sorted(map(", ".join, loose))), TIGHT) if loose else "",
         largest=largest,
         middle=middle,
         batches=len(cells["bias"][0]["estimators"][TRUE]["along"]),
@@ -238,14 +222,9 @@ def _draw(
         axes.grid(alpha=0.25)
     for axes in grid[:, 0]:
         axes.set_ylabel("cosine")
-    figure.legend(
-        *grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
-    )
+    shown = grid[0, 0].get_legend_handles_labels()
+    figure.legend(*shown, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     save_figure(figure, path)
-
-
-_FIGURES = ("cosine", "bias", "norm", "noise", "sign", "rank")
-_RATIOS = ("bias", "norm", "noise")
 
 
 def _figure(each: Mapping[str, Sequence[float]], name: str) -> tuple[float, float]:
@@ -286,43 +265,18 @@ def paired(columns: Sequence[Record]) -> list[dict[str, tuple[Estimate, float]]]
         less = {name: np.array(cosines(e)) - base for name, e in each["estimators"].items() if name != TREE}
         found.append({name: gaps.tolist() for name, gaps in less.items() if np.abs(gaps).max() > SAME})
     p_values = [p_value(gaps) for policy in found for gaps in policy.values()]
-    adjusted = iter(false_discovery_control(p_values) if p_values else ())
+    adjusted = iter(false_discovery_control(p_values, method="by") if p_values else ())
     return [{name: (mean_interval(gaps), float(next(adjusted))) for name, gaps in each.items()} for each in found]
-
-
-def _compared(columns: Sequence[Record]) -> dict[str, str | int]:
-    """The comparisons with Dr. GRPO, as the page has them."""
-    gaps = paired(columns)
-
-    def difference(game: str, rule: str, moments: Sequence[str]) -> str:
-        there = [
-            gap[rule][0]
-            for each, gap in zip(columns, gaps, strict=True)
-            if each["game"] == game and each["moment"] in moments and rule in gap
-        ]
-        return ", ".join(_shown((each.value, each.half_width), False) for each in there)
-
-    return {
-        "answers": _answers(columns, gaps),
-        "tests": sum(map(len, gaps)),
-        "bandit": difference("bandit", "grpo", ("middle", "end")),
-        "slippery": difference("slippery lake", TRUE, ("start", "middle", "end")),
-    }
 
 
 def _answers(columns: Sequence[Record], gaps: Sequence[Mapping[str, tuple[Estimate, float]]]) -> str:
     """For each policy the rules above and below Dr. GRPO, and those whose expected step goes the wrong way."""
     lines, wrong = [], []
-    yekutieli = sum(1 / (place + 1) for place in range(sum(map(len, gaps))))  # times p of Benjamini and Hochberg
-
-    def marked(gap: Estimate, p: float) -> str:
-        return f"**{gap.value:+.2f}**" if p * yekutieli < 1 - CONFIDENCE else f"{gap.value:+.2f}"
-
     for each, found in zip(columns, gaps, strict=True):
-        sure = {name: pair for name, pair in found.items() if pair[1] < 1 - CONFIDENCE}
+        sure = {name: gap.value for name, (gap, p) in found.items() if p < 1 - CONFIDENCE}
         told = []
         for side, sign in (("Above", 1), ("Below", -1)):
-            if there := [f"`{name}` ({marked(*pair)})" for name, pair in sure.items() if sign * pair[0].value > 0]:
+            if there := [f"`{name}` ({value:+.2f})" for name, value in sure.items() if sign * value > 0]:
                 told.append(f"{side}: {', '.join(there)}.")
         cosine = _shown(_figure(each["estimators"][BASE], "cosine"), False)
         lines.append(f"- **{_policy(each)}**: {cosine}. {' '.join(told) or 'No sure difference.'}")

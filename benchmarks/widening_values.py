@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from benchmarks import machine, read_records
@@ -29,8 +28,8 @@ from ragen_gym.envs.turn import TurnEnv
 __all__ = ["PLANS", "POLICIES", "Plan", "Table", "config_of", "entropy", "interval", "level_facts", "measure"]
 
 GAME = "FrozenLake"
-START, RL, MORE, COOLED, BEST = "start", "RL", MODELS[2], "start, entropy of RL", "start, best temperature"
-POLICIES = (START, RL, MORE, COOLED, BEST)
+START, RL, MORE, BEST = "start", "RL", MODELS[2], "start, best temperature"
+POLICIES = (START, RL, MORE, BEST)
 REFERENCES = ("random", "blind", "optimal")
 TRAINED, LONG = 2, 6  # turns of an episode: of training, and more of them
 
@@ -53,7 +52,7 @@ class Plan(NamedTuple):
     seeds: tuple[int, ...]
 
     def measured_in(self, turns: int) -> tuple[str, ...]:
-        """The policies that are measured in episodes of so many turns; controls only where little is left out."""
+        """The policies that are measured in episodes of so many turns; the control only where little is left out."""
         return POLICIES if self.masses[turns] <= CONTROLLED else POLICIES[:3]
 
 
@@ -83,7 +82,7 @@ PLANS = {
                 **{"learning_rate": 5e-5, "schedule": "linear", "warm_up": 0.1},
             },
         },
-        {TRAINED: 1e-3, LONG: 1e-2},
+        {TRAINED: 1e-3},
         levels=32,
         seeds=(0,),
     ),
@@ -93,7 +92,7 @@ PLANS = {
 COARSE = 1e-2  # mass left out where temperatures are chosen
 TEMPERATURE = 0.5  # of evaluation, as in `make train`
 TEMPERATURES = (0.1, 0.25, 0.5, 0.75)
-TRIED = 32  # levels that the controls' temperatures are chosen on
+TRIED = 32  # levels that the control's temperature is chosen on
 TOGETHER, NODES = 16, 5_000  # levels solved together; tokens of a level and a turn that are read at most
 IMPOSSIBLE, POSSIBLE = 1e-3, 0.1
 DIGITS = 6  # of a record; ends of intervals are rounded outwards
@@ -124,17 +123,10 @@ def entropy(found: Sequence[LevelValue]) -> float:
     return float(np.mean([-(p[p > 0] * np.log(p[p > 0])).sum() for p in chances]))
 
 
-def controls(start: Policy, levels: Sequence[ExactLevel], wanted: float) -> dict[str, float]:
-    """Temperatures of the warm start: with this entropy, and with the highest success of ``TEMPERATURES``."""
+def best_temperature(start: Policy, levels: Sequence[ExactLevel]) -> float:
+    """The one of ``TEMPERATURES`` with the highest success."""
     found = {each: solved(start, levels, each, COARSE) for each in TEMPERATURES}
-    success = {each: np.mean([level.of("success") for level in values]) for each, values in found.items()}
-    below = [each for each in TEMPERATURES if entropy(found[each]) <= wanted] or [TEMPERATURES[0]]
-    above = [each for each in TEMPERATURES if entropy(found[each]) > wanted] or [TEMPERATURES[-1]]
-    low, high = below[-1], above[0]
-    cooled = low
-    if low < high:
-        cooled = brentq(lambda each: entropy(solved(start, levels, each, COARSE)) - wanted, low, high, xtol=2e-3)
-    return {COOLED: cooled, BEST: max(success, key=lambda each: success[each])}
+    return max(found, key=lambda each: np.mean([level.of("success") for level in found[each]]))
 
 
 def level_facts(levels: Sequence[ExactLevel]) -> dict[str, Any]:
@@ -179,9 +171,8 @@ def measure(seed: int, model: str, count: int, runs: Path, records: Path) -> Non
         about = {"machine": machine("torch", "transformers"), "parameters": start.model.num_parameters()}
         append_json_lines(records, [where | about | {"levels": level_facts(native)}])
     temperatures = dict.fromkeys(checkpoints, TEMPERATURE)
-    if any(name not in checkpoints for name, _ in missing):
-        rl = solved(Policy.build(config, checkpoints[RL]), native[:TRIED], TEMPERATURE, COARSE)
-        temperatures |= controls(start, native[:TRIED], entropy(rl))
+    if any(name == BEST for name, _ in missing):
+        temperatures[BEST] = best_temperature(start, native[:TRIED])
     for name, turns in missing:
         policy = Policy.build(config, checkpoints.get(name, checkpoints[START]))
         found = solved(policy, levels[turns], temperatures[name], plan.masses[turns])
@@ -203,7 +194,7 @@ class Table:
 
     Attributes:
         facts: by name int64 (levels,) or float64 (levels, turns); see ``level_facts``.
-        about: the machine, and the model's parameters.
+        about: fields of the page: the machine, the model, its parameters, and settings of the measurement.
         measured: by turns of an episode the policies.
         most: by turns of an episode the largest k at which the mass left out says something.
         heads: by policy its records of episodes as in training, one a seed.
@@ -214,7 +205,16 @@ class Table:
         records = [each for each in records if each.get("model", SMALL) == model]
         about = next(each for each in records if "levels" in each)
         self.facts = {name: np.array(each) for name, each in about["levels"].items()}
-        self.about = {name: about[name] for name in ("machine", "parameters")}
+        config = config_of(0, model)
+        self.about = {
+            **{name: about[name] for name in ("machine", "parameters")},
+            "model": model,
+            "levels": len(self.facts["seed"]),
+            "episodes": config.demonstrations.episodes,
+            "iterations": config.training.iterations,
+            **{"temperature": TEMPERATURE, "trained": TRAINED, "long": LONG},
+            **{"impossible": IMPOSSIBLE, "possible": POSSIBLE},
+        }
         measured = sorted((each for each in records if "policy" in each), key=lambda each: each["seed"])
         self.values: dict[tuple[str, int], Values] = {}
         self.measured: dict[int, list[str]] = {turns: [] for turns in PLANS[model].masses}
@@ -256,7 +256,7 @@ class Table:
         return possible, (before[..., 0] > POSSIBLE) & (after[..., 1] < IMPOSSIBLE)
 
 
-def interval(bounds: Values) -> Estimate:
+def interval(bounds: Values, tests: int = 1) -> Estimate:
     """Mean of a figure with its 95 % interval over seeds and levels, both drawn at random.
 
     The variance is the sum of both means' variances, which counts their interaction twice and so is rather too large;
@@ -265,11 +265,12 @@ def interval(bounds: Values) -> Estimate:
 
     Args:
         bounds: float64 (seeds, levels, 2).
+        tests: comparisons that all intervals together cover with 95 %, by Bonferroni's inequality.
     """
     middle, exact = bounds.mean(-1), float(np.ptp(bounds, axis=-1).mean()) / 2
     means = [middle.mean(axis) for axis in (0, 1) if middle.shape[1 - axis] > 1]
     parts = np.array([each.var(ddof=1) / len(each) for each in means])
     free = np.array([len(each) - 1 for each in means])
     total, value = float(parts.sum()), float(middle.mean())
-    half = float(student.ppf(0.975, total**2 / (parts**2 / free).sum())) * total**0.5 if total > 0 else 0.0
+    half = float(student.ppf(1 - 0.025 / tests, total**2 / (parts**2 / free).sum())) * total**0.5 if total > 0 else 0.0
     return Estimate(value, value - half - exact, value + half + exact, middle.size)
