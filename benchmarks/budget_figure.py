@@ -1,0 +1,60 @@
+"""The figure of ``benchmarks.budget``: how far statements are from the truth, beside the best constant interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.budget_rewards import ARMS
+from benchmarks.experiments.plots import COLOURS
+from ragen_gym.core.stats import mean_interval
+
+__all__ = ["draw"]
+
+TRUTHS = {"optimal": "against optimal play", "own": "against the agent's own episode"}
+APART = 0.17  # of a row, between the two truths
+
+
+def draw(agents: Mapping[str, Any], slippery: Mapping[str, Any], rewards: Mapping[str, Sequence[Any]]) -> Figure:
+    """Interval scores by agent on lakes without slip and, below, on slippery ones; of several seeds mean and dots.
+
+    Args:
+        agents: the rows of the first lakes, by name.
+        slippery: the rows of the second; the honest ones are drawn.
+        rewards: the rows of ``benchmarks.budget_rewards``, one or more for each reward, on the second lakes.
+    """
+    lower = {name: [row] for name, row in slippery.items() if name.endswith("honest")}
+    lower |= {ARMS.get(name, "small model at the start"): list(rows) for name, rows in rewards.items()}
+    heights = len(agents), len(lower)
+    figure = Figure(figsize=(6.4, 1.6 + 0.34 * sum(heights)), layout="constrained")
+    upper, below = figure.subplots(2, 1, sharex=True, height_ratios=heights)
+    _panel(upper, {name: [row] for name, row in agents.items()}, "Lakes without slip")
+    _panel(below, lower, "Slippery lakes, with the rewards of stated budgets")
+    below.set_xlabel("interval score, actions (0 at best)")
+    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def _panel(axes: Axes, rows: Mapping[str, Sequence[Any]], title: str) -> None:
+    for shift, (truth, label), colour in zip((-APART, APART), TRUTHS.items(), COLOURS, strict=False):
+        for place, found in enumerate(rows.values()):
+            scores = [row["budget"][truth]["score"] for row in found]
+            values = [each["mean"] for each in scores]
+            mean = mean_interval(values)
+            ends = (mean.low, mean.high) if len(values) > 1 else (scores[0]["low"], scores[0]["high"])
+            about = {"label": label} if not place else {}
+            if len(values) > 1:
+                axes.plot(values, [place + shift] * len(values), "o", color=colour, alpha=0.35, markersize=4)
+            bar = [[mean.value - ends[0]], [ends[1] - mean.value]]
+            axes.errorbar(mean.value, place + shift, xerr=bar, fmt="D", color=colour, capsize=3, markersize=5, **about)
+            constant = mean_interval([row["budget"][truth]["constant"]["score"] for row in found]).value
+            about = {"label": "best constant interval, in hindsight"} if not place and shift > 0 else {}
+            axes.plot(constant, place + shift, "|", color="black", markersize=11, markeredgewidth=2, **about)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(left=-0.4)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.grid(axis="x", alpha=0.25)
