@@ -18,6 +18,10 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
+#: The pages whose examples run where nothing but their own ``pip install`` is: see ``tests/try_wheel.py``.
+TRIED = [page for page in PAGES if blocks(page, "python") and page.parent.name != "environments"]
+
+
 def script_of(page: Path, language: str, folder: Path) -> str:
     """A page's blocks of that language as one script, its modules written to ``folder``.
 

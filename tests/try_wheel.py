@@ -2,7 +2,7 @@
 
 ``make test-wheel`` runs this: the wheel alone, each extra alone, and each page's own ``pip install``. Every command
 explains itself; those that need a missing extra name it before they have done anything; those of an extra, and all
-blocks and commands of a page, run.
+blocks and commands of a page, run. Trials that install the same share an environment.
 
     python tests/try_wheel.py [NAME ...]    # names of ``TRIALS`` or of pages; all by default
 """
@@ -25,22 +25,24 @@ from time import monotonic
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.pages import PAGES, ROOT, blocks, installs, run_blocks, run_commands
+from tests.pages import ROOT, TRIED, installs, run_blocks, run_commands
 
 BUILD = ROOT / "build" / "wheel"
 PIP = ["--disable-pip-version-check", "-qq"]
 TINY = "--set demonstrations.episodes=64 --set evaluation.levels=8"
+DASHBOARDS = "--set diagnostics.tensorboard=true --set diagnostics.wandb=ragen"
 PRETRAINED = "--iterations 1 --set training.group_size=2 --set training.groups=2"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """An environment and what runs in it."""
+    """What is installed, and what runs there."""
 
     installs: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     needs: dict[str, str] = field(default_factory=dict)  # commands that name a missing extra, and its name
     pages: tuple[Path, ...] = ()
+    program: str = ""  # all of whose commands explain themselves
 
 
 TRIALS = {
@@ -61,6 +63,7 @@ TRIALS = {
             "ragen-gym check Bandit": "test",
             "ragen-agent train --out run": "agent",
         },
+        program="ragen-gym",
     ),
     "render": Trial((".[render]",), ("ragen-gym render Sokoban --gif --out a.gif",)),
     "multiagent": Trial(
@@ -91,11 +94,12 @@ TRIALS = {
             "ragen-agent tokens --game Sokoban",
             "ragen-agent doctor",
             "ragen-agent sft data --game Bandit --episodes 8 --out demonstrations.jsonl",
-            "ragen-agent sft train --data demonstrations.jsonl --model smollm2-135m --out tuned --batch 8",
+            "ragen-agent sft train --data demonstrations.jsonl --model tiny/checkpoint --out tuned --batch 8",
             f"ragen-agent train --recipe smollm2-135m-bandit --out bandit {TINY} {PRETRAINED}",
             "ragen-agent train --recipe smollm2-135m-frozenlake --dry-run",
             "ragen-agent train --recipe smollm2-135m-sokoban --dry-run",
         ),
+        program="ragen-agent",
     ),
     "sft": Trial(
         (".[sft]",),
@@ -107,16 +111,9 @@ TRIALS = {
     ),
     "tracking": Trial(
         (".[agent,tracking]",),
-        (
-            f"ragen-agent train --game Bandit --iterations 1 --out tiny --set diagnostics.tensorboard=true {TINY}",
-            f"ragen-agent train --game Bandit --iterations 1 --out other --set diagnostics.wandb=ragen {TINY}",
-        ),
+        (f"ragen-agent train --game Bandit --iterations 1 --out tiny {DASHBOARDS} {TINY}",),
     ),
-    **{
-        page.stem: Trial(tuple(installs(page)), pages=(page,))
-        for page in PAGES
-        if blocks(page, "python") and page.parent.name != "environments"
-    },
+    **{page.stem: Trial(tuple(installs(page)), pages=(page,)) for page in TRIED},
 }
 
 
@@ -148,11 +145,10 @@ def subcommands(python: Path, command: str, folder: Path) -> Iterator[tuple[str,
 
 def faults(trial: Trial, python: Path, folder: Path) -> Iterator[str]:
     """Each thing of the trial that went wrong."""
-    programs = {(): ["ragen-gym"], (".[agent]",): ["ragen-agent"]}
-    for program in programs.get(trial.installs, ()):
-        tried = list(subcommands(python, program, folder))
+    if trial.program:
+        tried = list(subcommands(python, trial.program, folder))
         if len(tried) < 5:
-            yield f"{program}: only {len(tried)} commands were found in its --help"
+            yield f"{trial.program}: only {len(tried)} commands were found in its --help"
         for command, code, text in tried:
             if code or "usage:" not in text or "Traceback" in text:
                 yield f"{command} --help ends with {code}:\n{text}"
@@ -169,25 +165,30 @@ def faults(trial: Trial, python: Path, folder: Path) -> Iterator[str]:
         yield f"commands without their extras left {left}"
     for page in trial.pages:
         try:
-            run_blocks(page, "python", folder, python=str(python))
+            run_blocks(page, "python", folder, "-W", "error", python=str(python))
             run_commands(page, folder, str(python))
         except AssertionError as error:
             yield str(error)
 
 
-def attempt(name: str, wheel: Path) -> list[str]:
-    """Make the environment of a trial, and try it there."""
-    trial, started, place = TRIALS[name], monotonic(), BUILD / name
+def attempt(names: list[str], wheel: Path) -> list[str]:
+    """Make the environment of trials that install the same, and try each there."""
+    asked, started, place = TRIALS[names[0]].installs or (".",), monotonic(), BUILD / names[0]
     venv.create(place, with_pip=True, clear=True)
     python = place / "bin" / "python"
-    asked = [re.sub(r"^\.(?=\[|$)", str(wheel), word) for word in trial.installs or (".",)]
-    pip = [str(python), "-P", "-m", "pip", "install", *PIP, "-c", str(ROOT / "constraints.txt"), *asked]
+    words = [re.sub(r"^\.(?=\[|$)", str(wheel), word) for word in asked]
+    pip = [str(python), "-P", "-m", "pip", "install", *PIP, "-c", str(ROOT / "constraints.txt"), *words]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
-    with tempfile.TemporaryDirectory() as folder:
-        found = [done.stderr] if done.returncode else list(faults(trial, python, Path(folder)))
+    print(f"pip install {' '.join(asked)}: code {done.returncode}, {monotonic() - started:.0f} s", flush=True)
+    found = [f"{names[0]}: {done.stderr}"] if done.returncode else []
+    for name in [] if found else names:
+        started = monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = list(faults(TRIALS[name], python, Path(folder)))
+        print(f"  {name}: {len(wrong)} faults, {monotonic() - started:.0f} s", flush=True)
+        found += [f"{name}: {fault}" for fault in wrong]
     shutil.rmtree(place)
-    print(f"{name}: pip install {' '.join(trial.installs) or '.'}: {len(found)} faults, {monotonic() - started:.0f} s")
-    return [f"{name}: {fault}" for fault in found]
+    return found
 
 
 def main(names: list[str]) -> None:
@@ -198,8 +199,12 @@ def main(names: list[str]) -> None:
     pip = [sys.executable, "-P", "-m", "pip", "wheel", *PIP, "--no-deps", "--wheel-dir", str(BUILD), str(ROOT)]
     subprocess.run(pip, check=True)
     wheel = next(BUILD.glob("*.whl"))
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in names or TRIALS:
+        alike.setdefault(TRIALS[name].installs, []).append(name)
+    longest_first = sorted(alike.values(), key=len, reverse=True)
     with ThreadPoolExecutor(2) as pool:
-        found = [fault for faults in pool.map(lambda name: attempt(name, wheel), names or TRIALS) for fault in faults]
+        found = [fault for faults in pool.map(lambda each: attempt(each, wheel), longest_first) for fault in faults]
     if found:
         sys.exit("\n".join(found))
 

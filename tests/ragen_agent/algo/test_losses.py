@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -256,60 +254,6 @@ def test_what_the_mask_hides_may_hold_anything(rule: str) -> None:
     close(gradient, torch.autograd.grad(expected, new)[0])
     assert torch.isfinite(torch.stack([gradient.sum(), *stats])).all()
     assert float(gradient[~mask].abs().sum()) == 0
-
-
-#: TRL's names of the rules, and the aggregation that it takes with each.
-TRL: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
-    "ppo": ({"loss_type": "dapo"}, "token_mean", {"clip_low": 0.1, "clip_high": 0.15}),
-    "gspo": (
-        {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-        "sequence_mean",
-        {"clip_low": 0.1, "clip_high": 0.15},
-    ),
-    "cispo": ({"loss_type": "cispo", "epsilon_high": 1.15}, "token_mean", {"clip_high": 0.15}),
-    "sapo": ({"loss_type": "sapo"}, "sequence_mean", {"temperatures": (1.0, 1.05)}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", TRL)
-def test_the_losses_of_trl(rule: str) -> None:
-    """TRL's own ``GRPOTrainer._compute_loss`` on the same numbers: the same loss and the same gradient."""
-    module = pytest.importorskip("trl.trainer.grpo_trainer")
-    new, old, advantages, mask = example()
-    advantages = advantages[:, :1]
-    named, how, options = TRL[rule]
-    metrics: dict[str, dict[str, list[float]]] = {"train": defaultdict(list)}
-    trainer = SimpleNamespace(
-        aux_loss_enabled=False,
-        top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
-        beta=0.0,
-        use_vllm=False,
-        current_gradient_accumulation_steps=1,
-        _entropy_bonus_enabled=False,
-        _metrics=metrics,
-        accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
-        args=SimpleNamespace(delta=None, sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, steps_per_generation=1),
-        _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None),
-        model=SimpleNamespace(training=True),
-        **{"importance_sampling_level": "token", "epsilon_low": 0.1, "epsilon_high": 0.15, **named},
-    )
-    ids = torch.zeros(2, 4, dtype=torch.long)
-    inputs = {
-        "prompt_ids": ids,
-        "prompt_mask": torch.ones_like(ids),
-        "completion_ids": ids,
-        "completion_mask": mask.long(),
-        "advantages": advantages,
-        "old_per_token_logps": old,
-        "num_items_in_batch": mask.sum(),
-    }
-    theirs = module.GRPOTrainer._compute_loss(trainer, None, inputs)
-    ours, _ = algo.policy_loss(new, old, advantages.expand(2, 4), mask, rule, how=how, **options)
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
-    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (ours, theirs)]
-    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
 
 
 def test_mismatch_weights_by_hand() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -53,12 +54,13 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., Tiny]:
-    """Makes a policy that was taught a little, of one kind of float, with so many tokens a reply."""
+    """A policy that was taught a little, of one kind of float, with so many tokens a reply: each is made once."""
     tokenizer = build_tokenizer()
     chat = ChatFormat.from_tokenizer(tokenizer)
     taught = [chat.reply_ids(text) for text in WORDS]
     written = {token for ids in taught for token in ids}
 
+    @cache
     def make(room: int = 5, dtype: torch.dtype = torch.float32, history: int = 0) -> Tiny:
         shape = SmallModel(hidden=32, layers=2, feed_forward=32)
         model: PreTrainedModel = move(build_model(shape, tokenizer, 0), "cpu", dtype)

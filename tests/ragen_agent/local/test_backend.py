@@ -238,9 +238,6 @@ def test_a_curriculum_changes_the_options_on_the_way() -> None:
     assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
 
 
-# --- probes -------------------------------------------------------------------------------------------------------
-
-
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
 OPTIONS: list[dict[str, Any]] = [

@@ -96,6 +96,13 @@ def complete(config: Config, path: Path) -> dict[str, Any]:
     return training.train(config, RunFolder.create(path, config), quiet())
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder and the summary of an unbroken run."""
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    return path, complete(configure(TINY), path)
+
+
 def weights(path: Path) -> dict[str, torch.Tensor]:
     state = RunFolder(path).load_state()
     assert state is not None
@@ -221,10 +228,9 @@ def test_a_run_records_the_levels_it_was_trained_on(games: dict[str, Any], tmp_p
 
 
 def test_torn_and_unfinished_records_are_dropped_before_any_phase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure(TINY)
-    complete(config, tmp_path / "whole")
     folder = RunFolder.create(tmp_path / "broken", config)
     run = training.TrainingRun(config, folder, quiet())
     run.warm_start()
@@ -235,9 +241,8 @@ def test_torn_and_unfinished_records_are_dropped_before_any_phase(
         with path.open("a") as file:
             file.write('{"phase": "before", "iteration": 0, "succ')
     training.train(config, RunFolder.reopen(folder.path)[0], quiet())
-    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
-    whole, broken = ((tmp_path / name / "episodes.jsonl").read_text() for name in ("whole", "broken"))
-    assert whole == broken
+    assert without_clock(whole[0]) == without_clock(folder.path)
+    assert (whole[0] / "episodes.jsonl").read_text() == folder.episodes.read_text()
 
 
 def test_a_second_process_does_not_touch_the_run(tmp_path: Path) -> None:
@@ -304,9 +309,8 @@ class InterruptingPhase(Display):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_finishes_the_iteration_and_saves_it(tmp_path: Path) -> None:
+def test_ctrl_c_finishes_the_iteration_and_saves_it(whole: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     config = configure(merged(TINY, {"training": {"save_every": 100}}))
-    whole = complete(config, tmp_path / "whole")
     folder = RunFolder.create(tmp_path / "broken", config)
     with pytest.raises(KeyboardInterrupt):
         training.train(config, folder, InterruptingPhase("reinforcement"))
@@ -314,18 +318,28 @@ def test_ctrl_c_finishes_the_iteration_and_saves_it(tmp_path: Path) -> None:
     assert state is not None
     assert state["iteration"] in (3, 4), "the iteration is finished, or the next"
     assert (folder.checkpoint / "model.safetensors").is_file()
-    assert training.train(config, folder, quiet())["after"] == whole["after"]
-    assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
+    assert training.train(config, folder, quiet())["after"] == whole[1]["after"]
+    assert without_clock(whole[0]) == without_clock(tmp_path / "broken")
+
+
+IMITATED = merged(TINY, {"training": {"iterations": 1}, "warm_start": {"batch": 8}})
+
+
+@pytest.fixture(scope="module")
+def imitated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """An unbroken run of one iteration, whose time is imitation's."""
+    path = tmp_path_factory.mktemp("runs") / "imitated"
+    return path, complete(configure(IMITATED), path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("phase", ["warm start", "more imitation", "clean warm start"])
 def test_an_imitation_goes_on_where_it_was_interrupted(
-    phase: str, killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    phase: str, killed: bool, imitated: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configure(merged(TINY, {"training": {"iterations": 1}, "warm_start": {"batch": 8}}))
-    whole = complete(config, tmp_path / "whole")
+    unbroken, whole = imitated
+    config = configure(IMITATED)
     monkeypatch.setattr(imitation, "SAVE_SECONDS", 0.0 if killed else math.inf)
     folder = RunFolder.create(tmp_path / "broken", config)
     with pytest.raises(KeyboardInterrupt):
@@ -336,8 +350,8 @@ def test_an_imitation_goes_on_where_it_was_interrupted(
     resumed = training.train(config, folder, display)
     assert display.begun[phase] in ((2,) if killed else (3, 4)), "the step is finished, or the next"
     assert [resumed[row] for row in ROWS if row in whole] == [whole[row] for row in ROWS if row in whole]
-    assert files(tmp_path / "whole") == files(tmp_path / "broken")
-    episodes = [read_json_lines(path / "episodes.jsonl") for path in (tmp_path / "whole", tmp_path / "broken")]
+    assert files(unbroken) == files(folder.path)
+    episodes = [read_json_lines(path / "episodes.jsonl") for path in (unbroken, folder.path)]
     assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
 
 
