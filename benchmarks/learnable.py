@@ -26,7 +26,7 @@ from ragen_gym.core.stats import wilson
 __all__ = ["main"]
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = LearnSettings(iterations=24, seconds=600, groups=False)
+SETTINGS = LearnSettings(iterations=24, seconds=600)
 EPISODES = 1024  # of a constant reply
 #: The verdict that is right for each kind.
 RIGHT = dict(zip(KINDS, ("teaches", "no signal", "pays without reading", "pays without solving"), strict=True))

@@ -27,6 +27,7 @@ COMPARED = {SIGNAL: "signal", BLIND: "blind", GAP: "gap"}
 #: Least figures of a yes. ``signal`` and ``gap`` are in units of the range of returns seen, ``blind`` is a share of the
 #: trained model's gain. Chosen on 30 planted environments (``benchmarks/learnable.md``).
 THRESHOLDS = {"signal": 0.05, "gap": 0.15, "blind": 0.7}
+CUT = "the control did not end in time"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Measured:
     """Episodes of each policy on the same levels, floats (levels, episodes of a level), NaN where one failed."""
 
     returns: dict[str, Floats]
-    """``start``, ``trained``, and, where it gained, the controls ``shuffled``, ``groups`` and ``blind``."""
+    """``start``, ``trained``, and, where it gained, the controls ``shuffled`` and ``blind``."""
     successes: dict[str, Floats]
     """The same as 0 and 1; empty where the environment does not tell success."""
     random: list[float]
@@ -71,7 +72,8 @@ class Report:
     target: str
     version: str = ""
     verdict: str = "not applicable"
-    reason: str = ""  # the verdict's meaning, or why nothing could be trained
+    reason: str = ""  # the verdict's meaning, or why there is none
+    cut: list[str] = field(default_factory=list)  # parts left out for want of time
     answers: list[Answer] = field(default_factory=list)
     iterations: int = 0
     train_episodes: int = 0  # of each trained policy
@@ -136,11 +138,10 @@ def _signal(found: Measured) -> Answer:
     before, after = np.nanmean(returns["start"]), np.nanmean(returns["trained"])
     detail = f"return {before:.3g} before and {after:.3g} after training, gain {_shown(own)}"
     if "shuffled" not in returns:
-        return _judged(SIGNAL, detail, own, own.value / (_range(found) or 1.0), False)
+        judged = _judged(SIGNAL, detail, own, own.value / (_range(found) or 1.0), False)
+        return replace(judged, answer="not applicable", detail=f"{detail}; {CUT}") if own.low > 0 else judged
     beyond = _paired(returns["trained"], returns["shuffled"])
     detail += f"; {_shown(beyond)} more than with shuffled rewards"
-    if "groups" in returns:
-        detail += f"; with random groups the gain is {_shown(gain(returns, 'groups'))}"
     figure = min(own.value, beyond.value) / (_range(found) or 1.0)
     return _judged(SIGNAL, detail, beyond, figure, min(own.low, beyond.low) > 0)
 
@@ -171,9 +172,10 @@ def _headroom(found: Measured) -> Answer:
 def _blind(found: Measured) -> Answer:
     if found.first_messages < 2:
         return Answer(BLIND, "not applicable", "all levels begin with the same message")
+    own = gain(found.returns)
     if "blind" not in found.returns:
-        return Answer(BLIND, "not applicable", "there is no gain for a blind policy to share")
-    own, blind = gain(found.returns), gain(found.returns, "blind")
+        return Answer(BLIND, "not applicable", CUT if own.low > 0 else "there is no gain for a blind policy to share")
+    blind = gain(found.returns, "blind")
     share = blind.value / own.value if own.value > 0 else 0.0
     detail = f"a policy that always sees one message gains {_shown(blind)}, {share:.0%} of the trained model's gain"
     return _judged(BLIND, detail, blind, share, blind.low > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,14 +17,17 @@ from ragen_gym.audit.session import Session
 __all__ = ["TASK", "AuditedTask", "opened"]
 
 TASK = f"{__name__}:AuditedTask"
-_SESSIONS: dict[str, Session] = {}  # settings of a run are plain data: they name an open session
+#: Settings of a run are plain data: they name an open session, and a function called before each request.
+_SESSIONS: dict[str, tuple[Session, Callable[[], None]]] = {}
 
 
 @contextmanager
-def opened(name: str, target: str, settings: AuditSettings) -> Iterator[Session]:
-    """The session that tasks find under a name, while the block runs."""
+def opened(
+    name: str, target: str, settings: AuditSettings, before: Callable[[], None] = lambda: None
+) -> Iterator[Session]:
+    """The session that tasks find under a name, while the block runs; ``before`` is called before each request."""
     with Session(target, settings) as session:
-        _SESSIONS[name] = session
+        _SESSIONS[name] = session, before
         try:
             yield session
         finally:
@@ -46,7 +49,7 @@ class AuditedTask(gymnasium.Env[str, str]):
     instructions = ""
 
     def __init__(self, session: str, blind: bool = False, split: str | None = None) -> None:
-        self._session, self._split = _SESSIONS[session], split
+        (self._session, self._before), self._split = _SESSIONS[session], split
         self._number = self._session.new()
         self._shown = self._ask("reset", seed=0, noise=0)["text"] if blind else None
         self.observation_space = self.action_space = spaces.Text(10_000, min_length=0, charset=string.printable)
@@ -78,4 +81,5 @@ class AuditedTask(gymnasium.Env[str, str]):
         return answer["text"] if self._shown is None else self._shown, {**told, "tells_success": bool(told)}
 
     def _ask(self, do: str, **request: Any) -> dict[str, Any]:
+        self._before()
         return self._session.ask(self._number, do, **request)

@@ -1,4 +1,4 @@
-"""A small model trained on an audited environment, and its controls: shuffled rewards, random groups, a blind policy.
+"""A small model trained on an audited environment, and its controls: shuffled rewards and a blind policy.
 
 All start from one warm start, the imitation of random valid replies: it teaches the form of a reply, not the skill.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,24 +33,25 @@ from ragen_agent.tokens.trajectory import Trajectory, without_failed
 from ragen_gym.audit import AuditSettings
 from ragen_gym.core.console import rich_console
 
-__all__ = ["LearnSettings", "learn"]
+__all__ = ["CONTROLS", "LearnSettings", "learn"]
 
-CONTROLS = ("trained", "shuffled", "groups", "blind")
+CONTROLS = ("trained", "shuffled", "blind")
 PROBED = 64  # episodes of random replies before training
 MOST_TURNS = 12
 MOST_TOKENS = 1024  # of an episode
 REPEATS = 4  # episodes of a level in the evaluation
+SESSION = "audited"
 
 
 @dataclass(frozen=True)
 class LearnSettings:
     """Amount of training."""
 
-    seconds: float = 60.0  # of training and measuring, after which the trained model's iterations end
-    iterations: int = 60  # at most, of each of the four trained policies
-    levels: int = 64  # that are measured on, ``REPEATS`` episodes each
-    groups: bool = True  # the control with random groups, which no verdict reads
+    seconds: float = 60.0  # of everything but the start of the environment's process
+    iterations: int = 400  # at most, of each of the three trained policies
+    levels: int = 64  # at most, that are measured on, ``REPEATS`` episodes each
     seed: int = 0
+    clock: Callable[[], float] = field(default=time.monotonic, compare=False)  # in seconds
 
     def __post_init__(self) -> None:
         for name, least in (("seconds", 1), ("iterations", 1), ("levels", 8), ("seed", 0)):
@@ -58,27 +59,39 @@ class LearnSettings:
                 raise ValueError(f"{name}={getattr(self, name)} is too small: give {least} or more.")
 
 
-class ControlledBackend(LocalBackend):
-    """The local trainer with the rewards or the groups of an iteration shuffled, by the control's name."""
+class OutOfTime(BaseException):
+    """The end of the time; a rollout would record an ``Exception`` as a failure of the environment, and go on."""
 
-    control: str = ""
+
+class TimedDisplay(Display):
+    """A display without output that calls a function after each step of the warm start."""
+
+    def __init__(self, after: Callable[[], None]) -> None:
+        super().__init__(rich_console(file=io.StringIO()))
+        self._after = after
+
+    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
+        """Count the steps and call the function."""
+        super().advance(record, steps)
+        self._after()
+
+
+class ControlledBackend(LocalBackend):
+    """The local trainer, with the rewards of an iteration shuffled among its episodes if the control is that."""
+
+    shuffled: bool = False
     seen: list[float]  # gets the return of each episode
 
     def rollout(self, number: int, groups: int, refill: int) -> Rollouts:
         """As the protocol says; the control changes what training reads."""
         found = super().rollout(number, groups, refill)
-        self.seen += [each.total_reward for each in found.trajectories if each.failure is None]
-        order = np.random.default_rng(derive_seed(self.config.seed, SeedStream.FILTER, number, 1)).permutation(
-            len(found.trajectories)
-        )
         rows = found.trajectories
-        if self.control == "shuffled":
-            totals = [rows[place].total_reward for place in order]
-            return replace(found, trajectories=list(map(_earning, rows, totals)))
-        if self.control == "groups":
-            noise = [found.noise_seeds[place] for place in order]
-            return replace(found, trajectories=[rows[place] for place in order], noise_seeds=noise)
-        return found
+        self.seen += [each.total_reward for each in rows if each.failure is None]
+        if not self.shuffled:
+            return found
+        rng = np.random.default_rng(derive_seed(self.config.seed, SeedStream.FILTER, number, 1))
+        totals = rng.permutation([each.total_reward for each in rows]).tolist()
+        return replace(found, trajectories=list(map(_earning, rows, totals)))
 
 
 def learn(
@@ -91,53 +104,77 @@ def learn(
 
     Args:
         target: as of ``ragen_gym.audit.audit``.
-        settings: of the audit; its checks and splits are not used.
+        settings: of the audit; its checks and splits are not used, and its time limit is that of a request.
         how: the amount of training.
         progress: called with each of ``CONTROLS`` before it is trained, and its place.
 
     Raises:
         ValueError: the target cannot be opened.
     """
-    settings, how, began = settings or AuditSettings(), how or LearnSettings(), time.monotonic()
+    settings, how = settings or AuditSettings(), how or LearnSettings()
+    # A request that hangs is ended after three times as long.
+    settings = replace(settings, seconds=min(settings.seconds, max(how.seconds / 3, 1)))
     report = Report(target)
-    try:
-        with opened("start", target, settings) as session, TemporaryDirectory() as scratch:
-            report.version = session.version
-            trial = _Trial(target, settings, how, Path(scratch))
-            trial.prepare()
-            controls = [each for each in CONTROLS if how.groups or each != "groups"]
-            left = how.seconds - (time.monotonic() - began)
-            for place, control in enumerate(controls):
-                progress(control, place)
-                trial.train(control, None if place else time.monotonic() + max(left, 0) / len(controls))
-                if not gain(trial.returns).low > 0:
-                    break  # there is nothing for a control to explain
-            report.answers = answers(trial.measured())
-    except ValueError as error:
-        if not report.version:
-            raise
-        report.reason = str(error)
-    else:
-        report.verdict = verdict(report.answers)
-        report.reason = VERDICTS[report.verdict]
-        report.iterations = trial.iterations
-        report.train_episodes = trial.iterations * trial.config.training.groups * trial.config.training.group_size
-    report.seconds = time.monotonic() - began
+    with TemporaryDirectory() as scratch:
+        trial = _Trial(how, Path(scratch), report)
+        try:
+            with opened(SESSION, target, settings, trial.check_time) as session:
+                report.version = session.version
+                trial.began = how.clock()
+                trial.run(progress)
+        except ValueError as error:
+            if not report.version:
+                raise
+            report.reason = str(error)
+        report.seconds = trial.spent()
     return report
 
 
 class _Trial:
     """The warm start, the trained policies and their episodes."""
 
-    def __init__(self, target: str, settings: AuditSettings, how: LearnSettings, folder: Path) -> None:
-        self.target, self.settings, self.how, self.folder = target, settings, how, folder
+    def __init__(self, how: LearnSettings, folder: Path, report: Report) -> None:
+        self.how, self.folder, self.report = how, folder, report
         self.returns: dict[str, NDArray[np.float64]] = {}
         self.successes: dict[str, NDArray[np.float64]] = {}
-        self.iterations = how.iterations
+        self.began, self.levels, self.iterations = how.clock(), how.levels, how.iterations
+
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return self.how.clock() - self.began
+
+    def check_time(self) -> None:
+        """Raise OutOfTime at the end of the time."""
+        if self.spent() > self.how.seconds:
+            raise OutOfTime
+
+    def run(self, progress: Callable[[str, int], None]) -> None:
+        """Train and measure everything, or what the time allows; fill the report."""
+        phase, over = "the warm start", False
+        try:
+            self.prepare()
+            for place, phase in enumerate(CONTROLS):
+                progress(phase, place)
+                if phase == "blind" and self.first_messages < 2:
+                    break
+                self.train(phase)
+                if not gain(self.returns).low > 0:
+                    break  # there is nothing for a control to explain
+        except OutOfTime:
+            over = True
+            self.report.cut.append(f"{phase}: not ended after {self.how.seconds:g} s, nor what follows")
+        self.report.reason = f"cut short ({'; '.join(self.report.cut)}): give it more minutes"
+        if "trained" in self.returns:
+            self.report.answers = answers(self.measured())
+            self.report.iterations = self.iterations
+            self.report.train_episodes = self.iterations * self.config.training.groups * self.config.training.group_size
+        if not over:
+            self.report.verdict = verdict(self.report.answers)
+            self.report.reason = VERDICTS[self.report.verdict]
 
     def prepare(self) -> None:
         """Play at random, derive the budgets, warm start, and measure the start."""
-        task, rng = AuditedTask("start", split="train"), np.random.default_rng(self.how.seed)
+        task, rng = AuditedTask(SESSION, split="train"), np.random.default_rng(self.how.seed)
         self.random, self.oracle, self.told = list[float](), list[float](), False
         turns, longest_reply, longest = 0, 0, 0
         for seed in range(PROBED):
@@ -162,7 +199,7 @@ class _Trial:
         self.config = Config(
             game=TASK,
             seed=self.how.seed,
-            env_options={"session": "start"},
+            env_options={"session": SESSION},
             turns=Turns(
                 max_turns=turns, max_tokens_per_turn=2 * longest_reply, max_tokens_per_episode=2 * longest + 16 * turns
             ),
@@ -182,43 +219,52 @@ class _Trial:
             evaluation=Evaluation(batch=128),
         )
         policy = Policy.build(self.config)
-        warm_start(self.config, policy, self.folder / "warm", Display(rich_console(file=io.StringIO())))
+        warm_start(self.config, policy, self.folder / "warm", TimedDisplay(self.check_time))
         self.first_messages = len({task.reset(seed=seed)[0] for seed in range(PROBED)})
+        before = self.spent()
         self.play("start", policy)
+        if self.levels < self.how.levels:
+            self.report.cut.append(f"evaluation: {self.levels} of {self.how.levels} levels")
+        # One part to train each policy, and one to spare: the controls may have longer episodes.
+        parts, each = len(CONTROLS) + 1, self.spent() - before
+        self.until = self.spent() + (self.how.seconds - self.spent() - len(CONTROLS) * each) / parts
 
-    def train(self, control: str, until: float | None) -> None:
-        """Train from the warm start and measure: up to the time ``until``, or as long as the policy that had one."""
-        with opened(control, self.target, self.settings):
-            options = {"session": control, "blind": control == "blind"}
-            config = replace(self.config, env_options=options)
-            folder = RunFolder(self.folder / control)
-            folder.path.mkdir()
-            policy = Policy.build(config, self.folder / "warm")
-            backend = ControlledBackend(config, policy, folder)
-            backend.control, backend.seen = control, self.seen
-            loop = backend.loop()
+    def train(self, control: str) -> None:
+        """Train from the warm start and measure: a part of the time, and the controls as long as the trained policy."""
+        options = {"session": SESSION, "blind": control == "blind"}
+        config = replace(self.config, env_options=options)
+        folder = RunFolder(self.folder / control)
+        folder.path.mkdir()
+        policy = Policy.build(config, self.folder / "warm")
+        backend = ControlledBackend(config, policy, folder)
+        backend.shuffled, backend.seen = control == "shuffled", self.seen
+        loop, limited = backend.loop(), control == "trained"
 
-            def interrupted() -> bool:
-                return loop.iteration >= self.iterations or (until is not None and time.monotonic() > until)
+        def interrupted() -> bool:
+            return self.spent() > self.until if limited else loop.iteration >= self.iterations
 
-            with suppress(KeyboardInterrupt):  # the loop's answer where it was interrupted
-                loop.run(interrupted=interrupted)
-            if until is not None:
-                self.iterations = loop.iteration
-            self.play(control, replace(policy, config=config))
+        with suppress(KeyboardInterrupt):  # the loop's answer where it was interrupted
+            loop.run(interrupted=interrupted)
+        if limited:
+            self.iterations = loop.iteration
+        self.play(control, replace(policy, config=config))
 
     def play(self, name: str, policy: Policy) -> None:
-        """Episodes of a policy on the test's levels; each policy plays the same ones."""
-        count = self.how.levels * REPEATS
-        instances = [Instance(number // REPEATS, number) for number in range(count)]
-        processes = policy.processes("test", min(count, self.config.evaluation.batch))
-        seed = derive_seed(self.how.seed, SeedStream.EVALUATION)
-        played = policy.play(processes, instances, self.config.training.temperature, seed)
+        """Episodes of a policy on the test's levels, of each the same ones: so many as the start could play in time."""
+        instances = [Instance(number // REPEATS, number) for number in range(self.levels * REPEATS)]
+        processes = policy.processes("test", self.config.evaluation.batch)
+        seed, played = derive_seed(self.how.seed, SeedStream.EVALUATION), list[Trajectory]()
+        for first in range(0, len(instances), len(processes)):
+            if first and name == "start" and self.spent() > self.how.seconds / 4:
+                self.levels = first // REPEATS
+                break
+            numbers = range(len(instances))[first : first + len(processes)]
+            played += policy.play(processes, instances, self.config.training.temperature, seed, numbers=numbers)
         self.seen += [each.total_reward for each in without_failed(played)]
         failed = [each.failure is not None for each in played]
 
         def table(values: list[float]) -> NDArray[np.float64]:
-            return np.where(failed, np.nan, values).reshape(self.how.levels, REPEATS)
+            return np.where(failed, np.nan, values).reshape(self.levels, REPEATS)
 
         self.returns[name] = table([each.total_reward for each in played])
         if self.told:

@@ -122,6 +122,7 @@ def _learn(arguments: argparse.Namespace, settings: AuditSettings) -> int:
         print_json([report.to_dict() for report in reports])
     for report in () if arguments.json else reports:
         print(wrapped(f"{report.verdict}: {report.reason}", f"{report.target} ({report.version}): "))
+        print(*(wrapped(each, "cut: ") for each in report.cut), sep="\n", end="\n" * bool(report.cut))
         print("\n".join(table_lines([(each.question, each.answer, each.detail) for each in report.answers])))
     return int(any(report.verdict not in ("teaches", "not applicable") for report in reports))
 

@@ -16,7 +16,7 @@ ALL, NONE = np.ones((LEVELS, REPEATS)), np.zeros((LEVELS, REPEATS))
 
 
 def measured(**returns: np.ndarray) -> Measured:
-    found = {"start": HALF, "trained": ALL, "shuffled": HALF, "groups": ALL, "blind": HALF} | returns
+    found = {"start": HALF, "trained": ALL, "shuffled": HALF, "blind": HALF} | returns
     return Measured(found, {}, random=[0.0, 1.0], oracle=[], least=0.0, best=1.0, first_messages=9)
 
 
@@ -44,7 +44,7 @@ def test_the_verdicts() -> None:
 
 
 def test_equal_returns_give_no_signal() -> None:
-    same = replace(measured(**dict.fromkeys(("start", "trained", "shuffled", "groups", "blind"), ALL)), least=1.0)
+    same = replace(measured(**dict.fromkeys(("start", "trained", "shuffled", "blind"), ALL)), least=1.0)
     found = by_question(same)
     assert verdict(list(found.values())) == "no signal"
     assert found["reward reachable"].answer == "no"

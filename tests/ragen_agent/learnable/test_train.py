@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.planted import NUMBERS, Planted
 from ragen_agent.learnable import LearnSettings, learn
-from ragen_agent.learnable.answers import SIGNAL
+from ragen_agent.learnable.answers import BLIND, SIGNAL
 from ragen_agent.learnable.task import AuditedTask, opened
 from ragen_gym.audit import AuditSettings
 from ragen_gym.cli import main
@@ -31,12 +31,57 @@ def test_a_small_model_learns_a_planted_environment() -> None:
     phases: list[str] = []
     how = LearnSettings(iterations=20, levels=16, seconds=600)
     report = learn(PLANTED, settings(LEARNT), how, lambda phase, place: phases.append(phase))
-    assert phases == ["trained", "shuffled", "groups", "blind"]
+    assert phases == ["trained", "shuffled", "blind"]
     assert report.train_episodes == 128 * report.iterations
     signal = next(each for each in report.answers if each.question == SIGNAL)
     assert signal.answer == "yes", signal
     assert report.verdict == "pays without reading"
     json.dumps(report.to_dict())
+
+
+class Ticks:
+    """A clock of which a reading is a second: each request to an environment reads it once, and little else does."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_the_time_ends_during_the_warm_start() -> None:
+    report = learn("Blackjack-v1", how=LearnSettings(seconds=600, clock=Ticks()))
+    assert report.seconds <= 602
+    assert report.cut == ["the warm start: not ended after 600 s, nor what follows"]
+    assert report.verdict == "not applicable"
+    assert "give it more minutes" in report.reason
+    assert not report.answers
+
+
+def test_a_slow_environment_is_measured_on_fewer_levels() -> None:
+    report = learn("Blackjack-v1", how=LearnSettings(seconds=6000, clock=Ticks()))
+    assert report.seconds <= 6002
+    assert report.cut == ["evaluation: 32 of 64 levels"]
+    assert report.iterations >= 1
+    assert next(each.n for each in report.answers if each.question == SIGNAL) == 128
+
+
+def test_a_control_that_is_cut_leaves_no_verdict() -> None:
+    clock = Ticks()
+
+    def progress(phase: str, place: int) -> None:
+        clock.now += 1e6 * (phase == "shuffled")
+
+    how = LearnSettings(seconds=1e6, iterations=10, levels=16, clock=clock)
+    report = learn(PLANTED, settings(LEARNT), how, progress)
+    assert [each.partition(":")[0] for each in report.cut] == ["shuffled"]
+    assert report.verdict == "not applicable"
+    answers = {each.question: each for each in report.answers}
+    for question in (SIGNAL, BLIND):
+        assert answers[question].answer == "not applicable"
+        assert "did not end in time" in answers[question].detail
+    assert answers[SIGNAL].low is not None
+    assert answers[SIGNAL].low > 0
 
 
 def test_what_cannot_be_trained_on_says_why() -> None:
