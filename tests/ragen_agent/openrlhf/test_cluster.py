@@ -35,29 +35,9 @@ def cluster() -> Iterator[Any]:
     ray.shutdown()
 
 
-def test_two_nodes(cluster: Any, warm: Path, tmp_path: Path) -> None:
-    places = Watch(cluster.address)
-    config = configure(warm, SHORT, {"training": {"iterations": 2}})
-    settings = {"ray_address": cluster.address, "colocate": False}
-    with pytest.raises(RunStoppedError, match="needs 2 GPUs, and the cluster has 1"):
-        begin(tmp_path / "early", config, settings)
-    cluster.add_node(**NODE)
-    places.start()
-    try:
-        begin(tmp_path / "run", config, settings)
-    finally:
-        places.over.set()
-        places.join()
-    records = lines(tmp_path / "run")
-    assert len(records) == 2
-    assert all(abs(record["vllm_kl"]) < 1e-3 for record in records), "the weights crossed from node to node"
-    assert set(places.nodes) == {"PPOTrainer", "PolicyModelActor", "RolloutRayActor"}
-    assert places.nodes["PolicyModelActor"] != places.nodes["RolloutRayActor"]
-
-
-def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(cluster: Any, warm: Path, tmp_path: Path) -> None:
-    """The reason is one sentence, and once another node is there the run goes on where it was saved."""
-    run, other = tmp_path / "run", cluster.add_node(**NODE)
+def test_two_nodes_of_which_one_is_cut_off(cluster: Any, warm: Path, tmp_path: Path) -> None:
+    """The run stops with a reason of one sentence, and once another node is there it goes on where it was saved."""
+    run, places = tmp_path / "run", Watch(cluster.address)
 
     def cut_off() -> None:
         while not (run / "metrics.jsonl").is_file() or len(lines(run)) < 2:
@@ -66,12 +46,21 @@ def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(cluster: Any, wa
 
     config = configure(warm, SHORT, {"training": {"iterations": 6, "save_every": 1}})
     settings = {"ray_address": cluster.address, "colocate": False}
+    with pytest.raises(RunStoppedError, match="needs 2 GPUs, and the cluster has 1"):
+        begin(tmp_path / "early", config, settings)
+    other = cluster.add_node(**NODE)
+    places.start()
     threading.Thread(target=cut_off, daemon=True).start()
     reason = r"a process of the run is out of reach, .*ray status.* Go on with: "
     with pytest.raises(RunStoppedError, match=reason) as stop:
         begin(run, config, settings)
+    places.over.set()
+    places.join()
+    assert set(places.nodes) == {"PPOTrainer", "PolicyModelActor", "RolloutRayActor"}
+    assert places.nodes["PolicyModelActor"] != places.nodes["RolloutRayActor"]
     before = lines(run)[: read_state(run).iteration]
     assert before
+    assert all(abs(record["vllm_kl"]) < 1e-3 for record in before), "the weights crossed from node to node"
     assert len(str(stop.value).splitlines()) == 1
     cluster.add_node(**NODE)
     folder, _ = RunFolder.reopen(run)

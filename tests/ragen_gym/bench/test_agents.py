@@ -34,6 +34,7 @@ from tests.ragen_gym.bench.bad_server import BadServer
 
 SMOKE = load_suite("smoke")
 SPLITS = {split.name: split for split in SMOKE.splits}
+SERVER = {"base_url": "http://127.0.0.1:1/v1"}
 
 
 def play(agent: Any, out: Path, *splits: str, **request: Any) -> tuple[RunOutcome, list[EpisodeRecord]]:
@@ -81,8 +82,12 @@ def write(path: Path, source: str) -> None:
         ("openai:m", {"extra": 5}, "extra=5 must be an object or null"),
         ("openai:m", {"omit": 5}, "omit=5 must be a text"),
         ("openai:m", {"base_url": "http://me:secret@x"}, "holds a user's name or password"),
-        ("openai:m", {"base_url": "http://127.0.0.1:1/v1", "extra": {"stream": True}}, "replies are not streamed"),
+        ("openai:m", {**SERVER, "extra": {"stream": True}}, "replies are not streamed"),
         ("openai:m", {"base_url": "ftp://x"}, "is not a valid URL; use e.g. http://127.0.0.1:8000/v1"),
+        ("openai:m", {**SERVER, "timeout": -1}, "timeout"),
+        ("openai:m", {**SERVER, "retries": 1.5}, "retries"),
+        ("openai:m", {**SERVER, "max_tokens": 0}, "max_tokens"),
+        ("openai:m", {**SERVER, "reasoning": "keep"}, "'think' or 'drop'"),
         ("sb3:x", {"deterministic": "no"}, "deterministic='no' must be true or false"),
     ],
 )

@@ -277,7 +277,11 @@ def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
             r"ZeroDivisionError: by zero \(test_runner.py:\d+",
         ),
         (raising(SystemExit(3)), Failure.AGENT_ERROR, "SystemExit: 3"),
+        (raising(SystemExit("\x1b[2J")), Failure.AGENT_ERROR, "^SystemExit: \N{REPLACEMENT CHARACTER}.2J"),
+        (raising(asyncio.CancelledError()), Failure.AGENT_ERROR, "^the agent raised CancelledError"),
         (raising(TimeoutError("the model sleeps")), Failure.TIMEOUT, "^the model sleeps$"),
+        (raising(AgentFailure("my_error", "x")), Failure.AGENT_ERROR, "x"),  # type: ignore[arg-type]
+        (raising(AgentFailure(Failure.TIMEOUT, "x")), Failure.TIMEOUT, "^x$"),
         (raising(AgentFailure(Failure.CONTEXT_OVERFLOW, "full")), Failure.CONTEXT_OVERFLOW, "^full$"),
         (lambda messages, task: hang(), Failure.TIMEOUT, "no answer within 0.05 s"),
         (lambda messages, task: None, Failure.AGENT_ERROR, "a reply is a text or an Answer, not None"),

@@ -96,9 +96,11 @@ def test_a_split_owns_all_eight_symmetries(drawn: tuple[Game, bytes]) -> None:
     assert owners == {split_of_hash(min(text_hash("FrozenLake", without_start(text)) for text in texts))}
 
 
+@pytest.mark.parametrize("options", [{}, {"height": 5, "width": 7}], ids=str)
 @pytest.mark.parametrize("name", [name for name, spec in TABLE.items() if issubclass(spec.game_class, GridGame)])
-def test_compiled_hashes_are_the_ones_in_the_text(name: str) -> None:
-    game = build_game(TABLE[name], {})
+def test_compiled_hashes_are_the_ones_in_the_text(name: str, options: dict[str, Any]) -> None:
+    """So a family, and with it a split, holds all rotations and reflections of a board."""
+    game = build_game(TABLE[name], options)
     assert isinstance(game, GridGame)
     symbols = game.own_vocabulary.symbols
     for board in some_boards(game, 50):

@@ -104,9 +104,9 @@ def test_a_level_file_for_another_game(tmp_path: Path) -> None:
 
 @every_face
 @every_name
-def test_truth_values_are_no_seeds(face: Callable[..., Any], name: str) -> None:
+def test_what_is_no_seed(face: Callable[..., Any], name: str) -> None:
     env = face(name)
-    for seed in (True, False, np.True_):
+    for seed in (True, False, np.True_, -1, "a"):
         for arguments in ({"seed": seed}, {"seed": 1, "options": {"noise_seed": seed}}):
             with pytest.raises(ValueError, match="seed"):
                 env.reset(**arguments)

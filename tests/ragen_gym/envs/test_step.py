@@ -152,19 +152,6 @@ def test_numpy_integers_are_actions(action: Any) -> None:
     assert env.step(action)[0] == plain.step(1)[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seed": -1}, "^seed=-1 is not a seed: give an integer from 0 on"),
-        ({"options": {"noise_seed": -1}}, "^noise_seed=-1 is not a seed: give an integer from 0 on"),
-        ({"options": {"noise_seed": "a"}}, "^noise_seed='a' is not a seed"),
-    ],
-)
-def test_what_is_no_seed(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        StepEnv("FrozenLake").reset(**arguments)
-
-
 def test_the_generator_of_a_seed_is_made_as_gymnasium_makes_it() -> None:
     env, turns = StepEnv("FrozenLake"), make_turn("FrozenLake")
     env.reset(seed=7)

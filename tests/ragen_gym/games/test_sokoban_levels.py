@@ -10,7 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.given_levels import given_levels
@@ -99,25 +98,6 @@ def test_every_level_is_solvable_and_keeps_the_options(kwargs: dict[str, Any]) -
         plan = find_plan(board, game.width)
         assert plan is not None
         assert (game.min_moves or 0) <= plan.moves <= (game.max_moves or 1000)
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"height": 5, "width": 7}], ids=str)
-def test_splits_hold_under_rotations_and_reflections(kwargs: dict[str, Any]) -> None:
-    game = Sokoban(**kwargs)
-    turned_game = Sokoban(height=game.width, width=game.height)
-    for split in SPLITS:
-        for board in game.generate(episode_keys(13, 0, 40), split):
-            rows = game.own_text(bytes(board)).split("\n")
-            turned = ["".join(column) for column in zip(*rows, strict=True)]
-            for text, other in (
-                (rows, game),
-                (rows[::-1], game),
-                ([row[::-1] for row in rows], game),
-                (turned, turned_game),
-                (turned[::-1], turned_game),
-                ([row[::-1] for row in turned][::-1], turned_game),
-            ):
-                assert other.split_of(other.parse("\n".join(text))) == split
 
 
 #: As collections on the web look: a head, comments over several lines, titles on either side, no blank lines between.

@@ -16,6 +16,7 @@ from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem
 from ragen_gym.games.registry import TABLE
 from ragen_gym.serve import RemoteEnv, RemoteTurnEnv
+from tests.ragen_gym.envs.test_vector import assert_same
 
 ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in TABLE),
@@ -28,17 +29,6 @@ ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
 IDS = [f"{name}-{'-'.join(arguments)}" for name, arguments in ARGUMENTS]
 
 
-def same(mine: Any, other: Any) -> bool:
-    """Equal in value, type and shape, all the way down."""
-    if isinstance(mine, dict):
-        return mine.keys() == other.keys() and all(same(mine[key], other[key]) for key in mine)
-    if isinstance(mine, tuple | list):
-        return type(mine) is type(other) and len(mine) == len(other) and all(map(same, mine, other))
-    if isinstance(mine, np.ndarray):
-        return mine.dtype == other.dtype and mine.shape == other.shape and same(mine.tolist(), other.tolist())
-    return type(mine) is type(other) and bool(mine == other)
-
-
 @pytest.mark.parametrize(("name", "arguments"), ARGUMENTS, ids=IDS)
 def test_single_moves(server: str, name: str, arguments: dict[str, Any]) -> None:
     remote = RemoteEnv(server, name, **arguments)
@@ -49,13 +39,13 @@ def test_single_moves(server: str, name: str, arguments: dict[str, Any]) -> None
     assert remote.about["max_episode_steps"] == local.spec.max_episode_steps
     rng = np.random.default_rng(0)
     for reset in ({"seed": 5}, {}, {"seed": 5, "options": {"noise_seed": 8}}, {"options": {"noise_seed": 9}}):
-        assert same(remote.reset(**reset), local.reset(**reset))
+        assert_same(remote.reset(**reset), local.reset(**reset))
         over = False
         while not over:
             action = rng.integers(local.action_space.n)  # type: ignore[attr-defined]
             mine, other = remote.step(action), local.step(action)
-            assert same(mine, other)
-            assert same(remote.action_masks(), local.get_wrapper_attr("action_masks")())
+            assert_same(mine, other)
+            assert_same(remote.action_masks(), local.get_wrapper_attr("action_masks")())
             over = mine[2] or mine[3]
     remote.close()
 
@@ -69,13 +59,13 @@ def test_whole_replies(server: str, name: str, arguments: dict[str, Any]) -> Non
     assert remote.observation_space == local.observation_space
     rng = np.random.default_rng(1)
     for reset in ({"seed": 5}, {}, {"seed": 5, "options": {"noise_seed": 8}}):
-        assert same(remote.reset(**reset), local.reset(**reset))
+        assert_same(remote.reset(**reset), local.reset(**reset))
         assert remote.action_names == local.action_names
         while not local.over:
             names = [local.action_names[i] for i in rng.integers(len(local.action_names), size=2)]
             replies = (f"<think>√ é</think><answer>{' || '.join(names)}</answer>", "nonsense", "<answer>Fly</answer>")
             reply = replies[rng.choice(3, p=[0.8, 0.1, 0.1])]
-            assert same(remote.step(reply), local.step(reply))
+            assert_same(remote.step(reply), local.step(reply))
             assert remote.over == local.over
             assert remote.board == local.board
     remote.close()
@@ -89,13 +79,13 @@ def test_every_option_of_a_turn(server: str) -> None:
     assert remote.config == local.config
     assert set(remote.about["budgets"]) == {each.name for each in fields(TurnConfig)}
     lake = {"level": "P___\n____\n____\n___G"}
-    assert same(remote.reset(seed=3, options=lake), local.reset(seed=3, options=lake))
+    assert_same(remote.reset(seed=3, options=lake), local.reset(seed=3, options=lake))
     rewards = []
     for prediction in ("____", local.board):
         boards = f"<observation>{local.board}</observation><prediction>{prediction}</prediction>"
         for thinking in (boards, "without boards"):
             mine = remote.step(f"<think>{thinking}</think><answer>Left</answer>")
-            assert same(mine, local.step(f"<think>{thinking}</think><answer>Left</answer>"))
+            assert_same(mine, local.step(f"<think>{thinking}</think><answer>Left</answer>"))
             rewards.append((mine[1], mine[-1]["reply"].problem))
     assert rewards == [(0.25, None), (-0.25, Problem.NO_STATE), (0.5, None), (-0.25, Problem.NO_STATE)]
     remote.close()
@@ -107,10 +97,10 @@ def test_summaries_and_budgets(server: str) -> None:
     options: dict[str, Any] = {"summary": 2, "budget": True, "think": False}
     remote, local = RemoteTurnEnv(server, "FrozenLake", **options), make_turn("FrozenLake", **options)
     assert remote.observation_space == local.observation_space
-    assert same(remote.reset(seed=3), local.reset(seed=3))
+    assert_same(remote.reset(seed=3), local.reset(seed=3))
     while not local.over:
         reply = "<budget>[1, 4]</budget><answer>Left</answer>"
-        assert same(remote.step(reply), local.step(reply))
+        assert_same(remote.step(reply), local.step(reply))
     remote.close()
 
 
@@ -121,7 +111,7 @@ def test_seeds_that_numpy_drew(server: str) -> None:
         (RemoteEnv(server, "FrozenLake"), gymnasium.make("ragen/FrozenLake-v0")),
         (RemoteTurnEnv(server, "FrozenLake"), make_turn("FrozenLake")),
     ):
-        assert same(remote.reset(**reset), local.reset(**reset))
+        assert_same(remote.reset(**reset), local.reset(**reset))
         remote.close()
     remote = RemoteEnv(server, "Sokoban")
     with pytest.raises(TypeError, match="cannot be sent to a server: it is not JSON"):
@@ -188,12 +178,12 @@ def test_turns_with_pictures(server: str, name: str, observation: str) -> None:
     assert remote.observation_space == local.observation_space
     rng = np.random.default_rng(1)
     for seed in (5, None):
-        assert same(remote.reset(seed=seed), local.reset(seed=seed))
+        assert_same(remote.reset(seed=seed), local.reset(seed=seed))
         while not local.over:
             names = [local.action_names[i] for i in rng.integers(len(local.action_names), size=2)]
             reply = f"<think>√</think><answer>{' || '.join(names)}</answer>"
             mine = remote.step(reply)
-            assert same(mine, local.step(reply))
+            assert_same(mine, local.step(reply))
             assert mine[0] in remote.observation_space
             assert len(remote.images) == len(local.images)
     remote.close()
