@@ -194,21 +194,15 @@ def _collapses(runs: Runs) -> list[str]:
     return [said, "", *markdown_table(head, rows)]
 
 
-def comparisons_table(findings: Sequence[Finding], links: Sequence[str] = ()) -> list[str]:
-    """The comparisons as rows, decided claims first, those without runs last.
-
-    Args:
-        findings: adjusted ones.
-        links: for each finding the page that its question links to, or none.
-    """
+def comparisons_table(findings: Sequence[Finding]) -> list[str]:
+    """Adjusted findings as rows, decided claims first, those without runs last."""
     rows = []
-    for finding, link in zip(findings, links or [""] * len(findings), strict=True):
+    for finding in findings:
         c, found = finding.comparison, finding.interval
         claim = f"{c.claim or 'none'}{' (ours)' if c.claim and c.by == 'ours' else ''}"
         adjusted = "\N{EN DASH}" if finding.adjusted is None else f"{max(finding.adjusted, 0.001):.3f}"
         rank = (finding.verdict == MISSING, not c.claim, not is_decided(finding))
-        row = [f"[{c.asks}]({link})" if link else c.asks, c.compared, claim]
-        row += [format_difference(finding), str(found.n if found else 0), adjusted]
+        row = [c.asks, c.compared, claim, format_difference(finding), str(found.n if found else 0), adjusted]
         rows.append((rank, [*row, f"**{finding.verdict}**: {finding.decision}"]))
     head = ["question", "compared", "claim", "difference [95 % over all looks]", "seeds", "adjusted p", "decision"]
     return markdown_table(head, [row for _, row in sorted(rows, key=lambda each: each[0])])

@@ -14,6 +14,7 @@ from ragen_gym import __version__
 from ragen_gym.core.command_line import Parser, error_line
 from ragen_gym.core.console import plain_output
 from ragen_gym.core.threads import wait_passively
+from ragen_gym.games.game import NotSolvedError
 
 __all__ = ["build_parser", "main", "run_program"]
 
@@ -63,7 +64,7 @@ def _run(name: str, build: Callable[[], Parser], words: list[str]) -> int:
     except BrokenPipeError:  # the reader, say `head`, has read enough
         sys.stderr.close()
         return 0
-    except _refusals() as error:
+    except (ValueError, OSError, ImportError, MemoryError, gymnasium.error.Error, NotSolvedError) as error:
         if isinstance(error, ImportError) and error.name:  # a library that is not installed; ours say what to install
             library = error.name.partition(".")[0]
             if library in ("ragen_agent", "ragen_gym"):  # a defect
@@ -88,13 +89,6 @@ def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> Non
             raise ValueError(f"{word} is not a flag: give --set {name}=VALUE.")
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """What is said to the person in one line; a solver's limit too, where a solver was imported."""
-    solver = sys.modules.get("ragen_gym.games.sokoban.solve")
-    limits = (solver.NotSolvedError,) if solver else ()
-    return ValueError, OSError, ImportError, MemoryError, gymnasium.error.Error, *limits
 
 
 def build_parser() -> Parser:

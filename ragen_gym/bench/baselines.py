@@ -112,7 +112,7 @@ def baseline(split: Split) -> Baseline:
     """Random, blind and optimal play of each instance; computed once in a process.
 
     Raises:
-        ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
+        ragen_gym.games.game.NotSolvedError: a board is too hard for the oracle.
     """
     key = hashlib.sha256(json.dumps(split.content(), sort_keys=True).encode()).hexdigest()
     if key not in _BASELINES:
@@ -131,7 +131,7 @@ def oracle_episodes(suite: Suite, split: Split, rollout: int) -> tuple[PlayedEpi
     None of a text task that has no oracle; the episodes of one that has have no actions.
 
     Raises:
-        ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
+        ragen_gym.games.game.NotSolvedError: a board is too hard for the oracle.
     """
     env = split.make_env()
     if isinstance(env, TaskEnv):

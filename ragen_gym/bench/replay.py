@@ -103,12 +103,8 @@ class Replayer:
         assert isinstance(env, _GameReplay)
         return env.recorder
 
-    def replay(self, record: EpisodeRecord, reseed: tuple[int, int] | None = None) -> ReplayedEpisode:
-        """Play a record again.
-
-        Args:
-            record: of an episode.
-            reseed: (turn, noise seed) of an episode whose transition noise is another seed's from a turn on.
+    def replay(self, record: EpisodeRecord) -> ReplayedEpisode:
+        """The recorded episode, played again.
 
         Raises:
             ValueError: the record names an action that the game does not have, or the text task raises an error.
@@ -124,8 +120,6 @@ class Replayer:
             for number, turn in enumerate(record.turns):
                 if env.over or diverged_at is not None:
                     break
-                if reseed and reseed[0] == number and isinstance(env, _GameReplay):
-                    env.reseed_noise(reseed[1])
                 played, terminated, truncated, info = self._play(env, turn, by_moves)
                 turns.append(played)
                 if played.actions != turn.actions:

@@ -102,7 +102,7 @@ def score(
 
     Raises:
         ValueError: a record is not of this suite.
-        ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
+        ragen_gym.games.game.NotSolvedError: a board is too hard for the oracle.
     """
     played = {split.name: own for split, own in group_by_split(suite, records)}
     splits, unasked = {}, 0

@@ -16,6 +16,7 @@ from ragen_gym.cli.command import json_alone
 from ragen_gym.core.command_line import Parser, error_line
 from ragen_gym.core.console import plain_output
 from ragen_gym.core.threads import wait_passively
+from ragen_gym.games.game import NotSolvedError
 
 __all__ = ["build_parser", "main"]
 
@@ -81,13 +82,6 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has read enough
         sys.stderr.close()
         return 0
-    except _user_errors() as error:
+    except (ValueError, OSError, gymnasium.error.Error, NotSolvedError) as error:
         print(f"ragen-gym: error: {error_line(error)}", file=sys.stderr)
         return 2
-
-
-def _user_errors() -> tuple[type[Exception], ...]:
-    """Errors that are printed in one line, without a traceback; a solver's limit too, where a solver was imported."""
-    solver = sys.modules.get("ragen_gym.games.sokoban.solve")
-    limits = (solver.NotSolvedError,) if solver else ()
-    return ValueError, OSError, gymnasium.error.Error, *limits

@@ -89,6 +89,20 @@ class Masker:
         return self._spares[key].pop()
 
 
+class NotSolvedError(RuntimeError):
+    """A search was left undecided within its limit.
+
+    Attributes:
+        nodes: the limit.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(
+            f"not solved within {nodes} nodes: the board may have a solution or none; allow more nodes with max_nodes."
+        )
+        self.nodes = nodes
+
+
 class Solution(ABC):
     """Optimal play of one level, from every state that can be reached in it.
 

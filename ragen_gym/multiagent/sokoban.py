@@ -14,9 +14,9 @@ import numpy.typing as npt
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, stream_key, uniforms
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.games.game import PLAYING, SUCCESS, Board, Boards
+from ragen_gym.games.game import PLAYING, SUCCESS, Board, Boards, NotSolvedError
 from ragen_gym.games.sokoban import Sokoban, rules
-from ragen_gym.games.sokoban.solve import NotSolvedError, find_plan
+from ragen_gym.games.sokoban.solve import find_plan
 from ragen_gym.multiagent.parallel import ParallelGame, with_others
 
 #: Further levels drawn for one episode before the environment gives up finding room for all workers.

@@ -53,14 +53,9 @@ def heading(record: EpisodeRecord, agent: str, name: str) -> dict[str, Any]:
     }
 
 
-def details(
-    replayer: Replayer, record: EpisodeRecord, optimal: str, reseed: tuple[int, int] | None = None
-) -> dict[str, Any]:
-    """All else of an episode: its frames, turns, facts and how it ended; ``optimal`` says what the oracle does here.
-
-    ``reseed`` as in ``Replayer.replay``.
-    """
-    replay = replayer.replay(record, reseed)
+def details(replayer: Replayer, record: EpisodeRecord, optimal: str) -> dict[str, Any]:
+    """All else of an episode: its frames, turns, facts and how it ended; ``optimal`` says what the oracle does here."""
+    replay = replayer.replay(record)
     loss = find_loss(replayer, replay) if record.counted else None
     frames: list[dict[str, Any]] = [{"board": replay.board}]
     turns: list[dict[str, Any]] = []

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ragen_gym.games.game import Board, NotSolvedError
 from ragen_gym.games.sokoban.rules import Tile, step
-from ragen_gym.games.sokoban.solve import NotSolvedError, Plan, find_plan
+from ragen_gym.games.sokoban.solve import Plan, find_plan
 
 if TYPE_CHECKING:
-    from ragen_gym.games.game import Board
     from ragen_gym.games.sokoban import Sokoban
 
 #: Nodes of each search.

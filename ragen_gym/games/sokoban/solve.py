@@ -10,12 +10,11 @@ import numpy as np
 
 from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.games._jit import in_time
-from ragen_gym.games.game import Solution
+from ragen_gym.games.game import Board, NotSolvedError, Solution
 from ragen_gym.games.sokoban.rules import BOXES, Tile, legal, step
 from ragen_gym.games.sokoban.search import SOLVED, TOO_MANY, Memory, make_memory, path, search
 
 if TYPE_CHECKING:
-    from ragen_gym.games.game import Board
     from ragen_gym.games.sokoban import Sokoban
 
 #: Nodes that a search makes at most unless another number is given.
@@ -23,20 +22,6 @@ MAX_NODES = 2_000_000
 
 _FIRST_NODES, _GROWTH = 4_000, 8
 _FARTHEST = 2**62  # moves; more than any plan has, and the compiled search counts up to 2**63
-
-
-class NotSolvedError(RuntimeError):
-    """A search was left undecided within its limit.
-
-    Attributes:
-        nodes: the limit.
-    """
-
-    def __init__(self, nodes: int) -> None:
-        super().__init__(
-            f"not solved within {nodes} nodes: the board may have a solution or none; allow more nodes with max_nodes."
-        )
-        self.nodes = nodes
 
 
 class Plan(NamedTuple):

@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ragen_gym.core.seeding import episode_keys
+from ragen_gym.games.game import NotSolvedError
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.games.sokoban.solve import NotSolvedError, Plan, SokobanSolution, find_plan
+from ragen_gym.games.sokoban.solve import Plan, SokobanSolution, find_plan
 from ragen_gym.games.values import LevelValues, exact_play, script_of
 from tests.ragen_gym.games.slow_warehouse import SlowWarehouse
 
