@@ -6,22 +6,25 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.experiments.hypothesis_tests import Finding, Runs, adjust, answer, compare, is_decided, stopped_early
+from benchmarks.experiments.overview import markdown_overview
+from benchmarks.experiments.pages import write_page
+from benchmarks.experiments.plan import PlannedRun, arm_settings, plan
+from benchmarks.experiments.records import RECORDS, complete_runs, dropped_p_values, missing_runs, recorded_seeds
+from benchmarks.experiments.runner import check_settings, run_all
+from benchmarks.experiments.spec import Experiment, names, read
 from ragen_agent.cli import run_program
 from ragen_agent.cli.settings import add_run_code, check_consent
+from ragen_agent.config import Config, with_settings
 from ragen_gym.core.command_line import Parser
 from ragen_gym.core.console import rich_console
-from ragen_gym.core.storage import write_atomic
-
-if TYPE_CHECKING:
-    from benchmarks.experiments.hypothesis_tests import Finding, Runs
-    from benchmarks.experiments.plan import PlannedRun
-    from benchmarks.experiments.spec import Experiment
+from ragen_gym.core.storage import locked_folder, write_atomic
 
 PROGRAM = "python -m benchmarks.experiments"
 
@@ -81,8 +84,6 @@ def _parser() -> Parser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from benchmarks.experiments.spec import names, read
-
     console = rich_console()
     if options.list or not options.names:
         return _list(console)
@@ -104,10 +105,6 @@ def _run(options: argparse.Namespace) -> int:
         planned = {each.name: planned[each.name] for each in experiments}
     if options.dry_run:
         return _dry(planned, pages, console)
-    from benchmarks.experiments.records import complete_runs
-    from benchmarks.experiments.runner import check_settings
-    from ragen_gym.core.storage import locked_folder
-
     shown = {each.name: _shown(each, options, out, pages) for each in experiments}
     if options.write and not any(complete_runs(runs, pages / name) for name, runs in shown.items()):
         raise ValueError(f"there are no complete runs of {', '.join(options.names)} in {out}, nor records in {pages}.")
@@ -119,9 +116,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
     """Raises a ValueError if a table of one's own names code to run, and ``--run-code`` is not given."""
-    from benchmarks.experiments.plan import arm_settings, plan
-    from ragen_agent.config import Config, with_settings
-
     for experiment in own:
         path = Path(f"{experiment.name}.toml")
         for settings in (arm_settings(experiment, arm) for arm in experiment.arms):
@@ -142,15 +136,11 @@ def _looks(experiment: Experiment, options: argparse.Namespace) -> list[int]:
 def _planned(
     experiment: Experiment, options: argparse.Namespace, out: Path, seeds: int, only: Sequence[str] = ()
 ) -> list[PlannedRun]:
-    from benchmarks.experiments.plan import plan
-
     return plan(experiment, out / experiment.name, seeds, only=only, quick=options.quick)
 
 
 def _shown(experiment: Experiment, options: argparse.Namespace, out: Path, pages: Path) -> list[PlannedRun]:
     """What a page is of: all arms, with all seeds that are asked for or there; seeds of a later look where they are."""
-    from benchmarks.experiments.records import missing_runs, recorded_seeds
-
     folder = pages / experiment.name
     ends = [path.name.rpartition("-seed")[2] for path in (out / experiment.name / "runs").glob("*-seed*")]
     there = max((int(end) + 1 for end in ends if end.isdecimal()), default=0)
@@ -164,9 +154,6 @@ def _play_and_write(
     experiments: Sequence[Experiment], options: argparse.Namespace, out: Path, pages: Path, console: Console
 ) -> int:
     """Plays what is missing, look by look, and writes the pages after each; returns how many runs failed."""
-    from benchmarks.experiments.hypothesis_tests import answer, is_decided, stopped_early
-    from benchmarks.experiments.records import missing_runs
-
     begun, failures = list(experiments), dict[str, dict[str, str]]()
     arms = {each.name: list(options.only) for each in experiments}
     findings: dict[str, list[Finding]] = {}
@@ -204,12 +191,6 @@ def _play_and_write(
     return sum(map(len, failures.values()))
 
 
-def _found(experiment: Experiment, runs: Runs) -> list[Finding]:
-    from benchmarks.experiments.hypothesis_tests import compare
-
-    return [compare(runs, comparison) for comparison in experiment.comparisons]
-
-
 def _write_pages(
     experiments: Sequence[Experiment],
     failures: Mapping[str, Mapping[str, str]],
@@ -221,19 +202,13 @@ def _write_pages(
 
     Tables of the repository are corrected together, with those whose records lie in ``pages``; one of your own alone.
     """
-    from benchmarks.experiments.hypothesis_tests import adjust
-    from benchmarks.experiments.overview import markdown_overview
-    from benchmarks.experiments.pages import write_page
-    from benchmarks.experiments.records import RECORDS, complete_runs, dropped_p_values
-    from benchmarks.experiments.spec import names, read
-
     known = names()
     others = [name for name in known if name not in {each.name for each in experiments}]
     others = [] if options.quick else [name for name in others if (pages / name / RECORDS).is_file()]
     tables = [*experiments, *map(read, others)]
     shown = {each.name: _shown(each, options, out, pages) for each in tables}
     runs: dict[str, Runs] = {name: complete_runs(planned, pages / name) for name, planned in shown.items()}
-    found = {each.name: _found(each, runs[each.name]) for each in tables}
+    found = {each.name: [compare(runs[each.name], one) for one in each.comparisons] for each in tables}
     further = [] if options.quick else dropped_p_values()
     findings = adjust({name: row for name, row in found.items() if name in known}, further)
     for name in set(found) - set(known):
@@ -250,9 +225,6 @@ def _write_pages(
 
 def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int) -> dict[str, str]:
     """Plays what is missing of ``planned``; what went wrong, by the name of the run."""
-    from benchmarks.experiments.records import missing_runs
-    from benchmarks.experiments.runner import run_all
-
     log = rich_console(stderr=True)
     left = missing_runs(planned, pages)
     log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.")
@@ -268,8 +240,6 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int) -> d
 
 
 def _list(console: Console) -> int:
-    from benchmarks.experiments.spec import names, read
-
     table = Table("name", "arms", "question", box=None, padding=(0, 2, 1, 0))
     for each in map(read, names()):
         table.add_row(Text(each.name, "bold"), str(len(each.arms)), each.question)
@@ -279,8 +249,6 @@ def _list(console: Console) -> int:
 
 def _dry(planned: Mapping[str, Sequence[PlannedRun]], pages: Path, console: Console) -> int:
     """The runs that are neither whole nor recorded in ``pages``, with the minutes that runs like them took."""
-    from benchmarks.experiments.records import complete_runs, missing_runs
-
     count, known = 0, sum(map(len, planned.values()))
     for name, runs in planned.items():
         left, there = missing_runs(runs, pages / name), complete_runs(runs, pages / name)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.experiments import spec
+from benchmarks.experiments import __main__ as program
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.hypothesis_tests import compare
 from benchmarks.experiments.plan import plan
@@ -94,7 +94,7 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(
 ) -> None:
     table = read("thinking")
     other = replace(table, settings=merged(table.settings, {"training": {"learning_rate": 7e-3}}))
-    monkeypatch.setattr(spec, "read", lambda name: other)
+    monkeypatch.setattr(program, "read", lambda name: other)
     assert main(command(whole)) == 2
     assert "runs.jsonl.gz holds Bandit-none-seed0 with other settings than are asked for now" in capsys.readouterr().err
     assert main(command(whole, "--pages", str(tmp_path))) == 2
@@ -209,7 +209,7 @@ def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
 ) -> None:
     never = Comparison(ARMS[1], "after", "Is it higher than itself?", ARMS[1], "higher", looks=(2, 3))
     looked_at = tiny(never)
-    monkeypatch.setattr(spec, "read", lambda name: looked_at)
+    monkeypatch.setattr(program, "read", lambda name: looked_at)
     asked = ["thinking", "--out", str(tmp_path)]
     assert main(asked) == 0
     assert "after 2 seeds 1 arms get more: Bandit, none" in capsys.readouterr().err
@@ -242,7 +242,7 @@ def test_a_claim_that_the_correction_leaves_open_gets_more_seeds(
     (tmp_path / "thinking").mkdir()
     write_records(planned, runs, (), tmp_path / "thinking")
     assert compare(runs, claim).verdict == "supported"
-    monkeypatch.setattr(spec, "read", lambda name: looked_at)
+    monkeypatch.setattr(program, "read", lambda name: looked_at)
     assert main(["thinking", "--out", str(tmp_path)]) == 0
     assert "after 4 seeds 2 arms get more" in capsys.readouterr().err
     page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
