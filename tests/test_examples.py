@@ -23,7 +23,7 @@ from ragen_agent import ChatFormat, TokenMDP
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.local.policy_update import Learner
 from ragen_agent.local.policy_update import update as trainer_update
-from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.programs.dialects import chat
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.request import Completion, Request, RequestError
@@ -106,15 +106,17 @@ def test_starpo_from_scratch_runs(tmp_path: Path) -> None:
     assert {"random", "optimal", "imitation", "StarPO-S"} <= set(re.findall(r"^ +(\S+) ", printed, re.MULTILINE))
 
 
-@pytest.mark.parametrize("frame", ["short", "suite"])
-def test_the_speedrun_shows_the_prompts_that_it_will_be_given_and_shortest_ways(frame: str) -> None:
+def test_the_speedrun_shows_the_prompts_that_it_will_be_given_and_shortest_ways(tmp_path: Path) -> None:
     example = load("speedrun")
     env = example.make_env("train")
     boards, moves = example.demonstrated(env, example.Settings(lakes=100))
-    tokenizer = example.short_tokenizer(env) if frame == "short" else example.build_tokenizer()
-    chat = ChatFormat.from_tokenizer(tokenizer)
-    ids, lengths, start = example.encoded(env, chat, boards, moves)
-    process = TokenMDP(env, chat)
+    tokenizer = example.build_tokenizer(env)
+    weights = example.weights(tokenizer.get_vocab_size(), 0)
+    example.save(weights, tokenizer, tmp_path)
+    model, read = load_checkpoint(tmp_path)
+    chat = ChatFormat.from_tokenizer(read)
+    ids, lengths = example.encoded(boards, moves)
+    process, start = TokenMDP(env, chat), example.PROMPT
     assert len(boards) > 50
     for row in range(0, len(boards), 10):
         process.begin(seed=0, options={"level": env.game.level(boards[row].tobytes())})
@@ -123,15 +125,22 @@ def test_the_speedrun_shows_the_prompts_that_it_will_be_given_and_shortest_ways(
         reply = ids[row, start : start + lengths[row]].tolist()
         process.append_reply(reply, [0.0] * len(reply))
         assert process.trajectory().success
+    with torch.no_grad():
+        theirs = model(ids, attention_mask=torch.ones_like(ids)).logits[:, start - 1 :, : example.WRITTEN]
+        torch.testing.assert_close(example.logits(weights, ids), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_the_steps_of_the_speedrun_are_nearly_orthogonal() -> None:
+def test_the_steps_of_the_speedrun_are_those_of_adam_and_nearly_orthogonal() -> None:
     example = load("speedrun")
     torch.manual_seed(0)
-    weight = torch.nn.Parameter(torch.zeros(8, 4))
-    weight.grad = torch.randn(8, 4)
-    example.Muon([weight], 1.0).step()
-    singular = torch.linalg.svdvals(weight.detach()) / 2**0.5  # of the scale of a matrix twice as high as wide
+    weight, state = torch.nn.Parameter(torch.zeros(8, 4)), {}
+    theirs = torch.optim.Adam([weight], 1.0, betas=(0.9, 0.99))
+    for number in (1, 2, 3):
+        before, weight.grad = weight.detach().clone(), torch.randn(8, 4)
+        theirs.step()
+        torch.testing.assert_close(before - weight, example.adam(state, weight.grad, number))
+    assert weight.grad is not None
+    singular = torch.linalg.svdvals(example.muon({}, weight.grad))
     assert float(singular.min()) > 0.6
     assert float(singular.max()) < 1.3
 
