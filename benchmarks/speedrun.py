@@ -2,12 +2,13 @@
 
 Runs ``FILE --seed SEED --out DIR`` for each seed that it draws, loads what was saved, plays 256 held-out lakes with it
 and replays the moves. ``--record WORDS`` adds the run to the page, or goes on with a run of these words that was
-stopped; ``--verify`` replays all runs of the page. Without FILE the page is written from its records. What follows
-``--`` goes to FILE.
+stopped, by the same file and with the seeds that were drawn. A seed that is refused ends it. ``--verify`` replays all
+runs of the page. Without FILE the page is written from its records. What follows ``--`` goes to FILE.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -42,6 +43,7 @@ from ragen_gym.games.frozen_lake import FrozenLake
 __all__ = [
     "calibration",
     "check_spellings",
+    "continued",
     "held_out",
     "ledger",
     "main",
@@ -240,12 +242,29 @@ def verify(run: dict[str, Any]) -> None:
             )
 
 
+def continued(runs: Sequence[dict[str, Any]], run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The run of these words that was stopped before its last seed, or None.
+
+    Raises:
+        ValueError: it was begun with another file, other options or on another machine.
+    """
+    for begun in runs:
+        if begun["what"] == run["what"] and len(begun["seeds"]) < SEEDS and "refused" not in begun:
+            if changed := [name for name, value in run.items() if begun.get(name) != value]:
+                raise ValueError(
+                    f"the run {run['what']!r} has {len(begun['seeds'])} of {SEEDS} seeds and was begun with another "
+                    f"{' and '.join(changed)}; go on with the same, or begin a run with other words."
+                )
+            return begun
+    return None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; 1 for a submission that is refused or solves too few lakes."""
     parser = page_parser("speedrun", __doc__)
     parser.add_argument("file", nargs="?", type=Path, help="the submission")
     parser.add_argument(
-        "--number", type=int, choices=range(1, SEEDS + 1), help=f"seeds to draw (default: those left of {SEEDS})"
+        "--number", type=int, choices=range(1, SEEDS + 1), help=f"seeds to train (default: those left of {SEEDS})"
     )
     parser.add_argument("--record", metavar="WORDS", help="add the run to the page, with what changed")
     parser.add_argument("--split", default="test", choices=("test", "validation"), help="of the lakes played")
@@ -262,21 +281,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if options.record and options.split != "test":
         parser.error("a record is played on lakes of the split test: leave out --record or --split.")
-    run: dict[str, Any] = {"what": options.record, "arguments": arguments, "machine": machine("torch")}
-    begun = [each for each in results["runs"] if len(each["seeds"]) < SEEDS and run.items() <= each.items()]
-    run = begun[0] if begun else run | {"seeds": []}
+    if not options.file.is_file():
+        parser.error(f"there is no file {options.file}.")
+    digest = hashlib.sha256(options.file.read_bytes()).hexdigest()
+    about = {"what": options.record, "arguments": arguments, "machine": machine("torch"), "file": digest}
+    try:
+        begun = continued(results["runs"], about) if options.record else None
+    except ValueError as error:
+        parser.error(str(error))
+    run = begun or about | {"drawn": [secrets.randbelow(2**31) for _ in range(SEEDS)], "seeds": []}
     if options.record and not begun:
         results["runs"].append(run)
-    # The game is compiled here, once, or the first submission's time would hold it.
-    make_env("train").game.generate(np.arange(2**15, dtype=np.uint64), "train")
-    for _ in range(options.number or SEEDS - len(run["seeds"])):
-        try:
-            run["seeds"].append(measured(options.file, secrets.randbelow(2**31), arguments, options.split))
-        except ValueError as error:
-            parser.exit(1, f"refused: {error}\n")
-        print({name: each for name, each in run["seeds"][-1].items() if name != "moves"}, flush=True)
+
+    def keep() -> None:
         if options.record:
             write_results(options.out, "speedrun", results, page(results))
+
+    keep()  # with the seeds that were drawn, which a runner that is killed would else draw anew
+    # The game is compiled here, once, or the first submission's time would hold it.
+    make_env("train").game.generate(np.arange(2**15, dtype=np.uint64), "train")
+    for seed in run["drawn"][len(run["seeds"]) :][: options.number]:
+        try:
+            run["seeds"].append(measured(options.file, seed, arguments, options.split))
+        except ValueError as error:
+            run["refused"] = f"seed {seed}: {error}"
+            keep()
+            parser.exit(1, f"refused: {error}\n")
+        print({name: each for name, each in run["seeds"][-1].items() if name != "moves"}, flush=True)
+        keep()
     solved, seconds = (fmean(each[name] for each in run["seeds"]) for name in ("solved", "seconds"))
     needed = f"{GOAL:.0%} needed at the lower end of {SEEDS} seeds"
     print(f"{solved:.1%} solved on average, {needed}; {seconds:.1f} s")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks.speedrun import check_spellings, held_out, ledger, main, make_env, submitted, verify
+from benchmarks.speedrun import check_spellings, continued, held_out, ledger, main, make_env, submitted, verify
 from benchmarks.speedrun_page import page, records
 
 HERE = Path(benchmarks.__file__).parent
@@ -87,7 +87,7 @@ def test_a_submission_that_solves_too_few_lakes_is_no_record(
         assert main([*words, *small]) == 1
         assert "solved on average, 60% needed" in capsys.readouterr().out
     (run,) = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
-    assert len({each["seed"] for each in run["seeds"]}) == 2
+    assert [each["seed"] for each in run["seeds"]] == run["drawn"][:2]
     assert run["seeds"][0]["shown_tokens"] > 0
     verify(run)
     assert "| no: 2 of 5 seeds | Two steps |" in (tmp_path / "speedrun.md").read_text()
@@ -109,6 +109,31 @@ def test_a_record_has_five_seeds_solves_enough_and_is_faster_or_shows_less() -> 
     assert records([others[0], first, others[1], faster, fewer, run(10, 200)]) == [first, faster, fewer]
     assert records([first, others[2]]) == [first, others[2]], "faster than the first"
     assert records([faster, fewer, others[2]]) == [faster, fewer], "one is faster, another takes fewer tokens"
+
+
+def test_a_seed_that_fails_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file := tmp_path / "file.py").write_text("raise SystemExit('bad luck')")
+    for number in (1, 2):  # the same words begin a new row
+        with pytest.raises(SystemExit):
+            main([str(file), "--record", "Luck", "--out", str(tmp_path)])
+        assert "refused: " in capsys.readouterr().err
+        runs = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
+        assert [run["refused"].splitlines()[-1] for run in runs] == ["bad luck"] * number
+    assert records([{**RESULTS["runs"][-1], "refused": "seed 1"}]) == []
+    assert "| no: a seed was refused | Luck |" in page({"runs": [*RESULTS["runs"], *runs]})
+
+
+def test_a_run_goes_on_with_its_own_file_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = {"what": "Words", "arguments": [], "machine": "one", "file": "5f"}
+    begun = {**run, "drawn": [1, 2], "seeds": [{}]}
+    assert continued([begun], run) is begun
+    assert continued([{**begun, "refused": "seed 2"}, {**begun, "what": "Others"}], run) is None
+    with pytest.raises(ValueError, match=r"1 of 5 seeds and was begun with another machine and file; go on"):
+        continued([begun], {**run, "machine": "two", "file": "60"})
+    (tmp_path / "speedrun.json").write_text(json.dumps({"runs": [begun]}))
+    with pytest.raises(SystemExit):
+        main([str(RECORD), "--record", "Words", "--out", str(tmp_path)])
+    assert "was begun with another machine and file" in capsys.readouterr().err
 
 
 def test_a_replay_with_another_result_is_refused() -> None:
