@@ -1,8 +1,7 @@
-"""Distance of held-out levels from training levels: near duplicates, and what the suites hold.
+"""Distance of held-out levels from training levels: rooms moved as a whole, and what the suites hold.
 
-``python -m benchmarks.heldout`` writes ``heldout.md``, in a minute or a few. Two levels are near duplicates where they
-are of one family: a rotation or a reflection of the same room with the player elsewhere, or of the same lake with start
-and goal exchanged (``ragen_gym.games.game.Game.family``).
+``python -m benchmarks.heldout`` writes ``heldout.md``, in a minute or a few. Splits own families whole
+(``ragen_gym.games.game.Game.family``), so no test level is a rotation or a reflection of a training level.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.text import EDGE
 from ragen_gym.envs.episode_stream import distinct_boards
-from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.games.frozen_lake import rules as frozen_lake
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, build_game
-from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.games.sokoban import rules as sokoban
+from ragen_gym.games.sokoban.rules import Tile
 
-GAMES = {"Sokoban": "Sokoban, 6x6, one box", "LargeSokoban": "LargeSokoban", "FrozenLake": "FrozenLake, 4x4"}
+GAMES = {"Sokoban": "Sokoban, 6x6, one box", "LargeSokoban": "LargeSokoban"}
 BLOCK = 4096  # levels that are generated at a time
 
 PAGE = """\
@@ -38,16 +34,12 @@ Written by `python -m benchmarks.heldout`. Two levels make one problem, and are 
 rotations or reflections of the same room of Sokoban, wherever the player begins, or of the same lake, whichever end is
 the start. A split owns families whole.
 
-## Test levels that are nearly training levels
-
-Of {levels:,} different levels of the test split: how many have a level of their family that training owns (in which
-the player begins where it could walk, or the ends are exchanged), and how many have one among the first {draws:,}
-levels that training draws.
-
-{duplicates}
+## Rooms that are moved
 
 What a family does not hold: a room may be *moved* within its walls, where the board leaves space around it. The moves
-are the same, the picture and the places differ, and the split decides of each copy by itself. Of the same test levels:
+are the same, the picture and the places differ, and the split decides of each copy by itself. Of {levels:,} different
+levels of the test split, how many have a copy that training owns, and how many have one among the first {draws:,}
+levels that training draws:
 
 {moved}
 
@@ -68,58 +60,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = page_parser("heldout", __doc__)
     parser.add_argument("--levels", type=int, default=1000, help="test levels of each game (default: 1000)")
     parser.add_argument("--draws", type=int, default=40_000, help="levels that training draws (default: 40000)")
-    arguments = parser.parse_args(argv)
-    games, draws = {title: build_game(TABLE[name], {}) for name, title in GAMES.items()}, arguments.draws
+    options = parser.parse_args(argv)
+    levels, draws = options.levels, options.draws
     page = PAGE.format(
-        levels=arguments.levels,
+        levels=levels,
         draws=draws,
-        duplicates=markdown_table(
-            ["levels", "training owns one", "training draws one"],
-            [[title, *_duplicates(game, arguments.levels, draws)] for title, game in games.items()],
-        ),
         moved=markdown_table(
             ["levels", "can be moved", "training owns a moved copy", "training draws one"],
-            [
-                [title, *_moved(game, arguments.levels, draws)]
-                for title, game in games.items()
-                if isinstance(game, Sokoban)
-            ],
+            [[title, *_moved(build_game(TABLE[name], {}), levels, draws)] for name, title in GAMES.items()],
         ),
         suites=markdown_table(
             ["suite", "split", "instances", "levels", "families", "in `split=None`", 'in `split="train"`'],
             [_of_suite(name, split, draws) for name in SUITES for split in load_suite(name).splits],
         ),
     )
-    write_atomic(arguments.out / "heldout.md", page)
+    write_atomic(options.out / "heldout.md", page)
     print(page)
     return 0
 
 
-def variants(game: Game, board: bytes) -> Iterator[bytes]:
-    """The first boards of a level's family, but for rotations and reflections, the level's own among them."""
-    if isinstance(game, FrozenLake):
-        ends = bytes([frozen_lake.Tile.PLAYER, frozen_lake.Tile.GOAL])
-        yield board
-        yield board.translate(bytes.maketrans(ends, ends[::-1]))
-        return
-    tile, width = sokoban.Tile, game.width + 1
-    stands: dict[int, int] = {tile.FLOOR: tile.PLAYER, tile.TARGET: tile.PLAYER_ON_TARGET}
-    leaves = {player: free for free, player in stands.items()}
-    [start] = [cell for cell, code in enumerate(board) if code in leaves]
-    room = bytearray(board)
-    room[start] = leaves[board[start]]
-    walked, ahead = {start}, [start]
-    while ahead:
-        cell = ahead.pop()
-        yield bytes([*room[:cell], stands[room[cell]], *room[cell + 1 :]])
-        near = {n for n in (cell - 1, cell + 1, cell - width, cell + width) if 0 <= n < len(room) and room[n] in stands}
-        ahead += near - walked
-        walked |= near
-
-
 def moved(game: Game, board: bytes) -> Iterator[bytes]:
     """A room of Sokoban in the other places that the board has for it within its border of walls."""
-    wall, rows = sokoban.Tile.WALL, board.split(bytes([EDGE]))
+    wall, rows = Tile.WALL, board.split(bytes([EDGE]))
     height, width = len(rows), len(rows[0])
     inside = [row for row, tiles in enumerate(rows) if any(tile != wall for tile in tiles)]
     across = [column for column in range(width) if any(row[column] != wall for row in rows)]
@@ -145,12 +107,6 @@ def drawn(game: Game, split: str | None, count: int) -> frozenset[int]:
 
 def _shares(*found: Sequence[bool]) -> list[str]:
     return [percent(float(np.mean(each))) for each in found]
-
-
-def _duplicates(game: Game, levels: int, draws: int) -> list[str]:
-    boards, families = [*islice(distinct_boards(game, 1, "test"), levels)], drawn(game, "train", draws)
-    owned = [any(game.owns("train", other) for other in variants(game, board)) for board in boards]
-    return _shares(owned, [game.family(board) in families for board in boards])
 
 
 def _moved(game: Game, levels: int, draws: int) -> list[str]:

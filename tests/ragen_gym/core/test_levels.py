@@ -30,6 +30,7 @@ from ragen_gym.games.game import Game
 from ragen_gym.games.given_levels import given_levels
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE, build_game
+from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.testing import boards, games
 
 # Names of levels and their splits in both versions, for ever: a level that changes its split would leak.
@@ -109,6 +110,24 @@ def test_compiled_hashes_are_the_ones_in_the_text(name: str, options: dict[str, 
         read = text.translate({ord(symbols[tile]): symbols[other] for tile, other in game.read_as.items()})
         symmetries = slow_symmetries(read.split("\n"))
         assert game.family(board) == min(text_hash(game.name, "\n".join(rows)) for rows in symmetries)
+
+
+@pytest.mark.parametrize("name", ["Sokoban", "LargeSokoban"])
+def test_a_room_is_one_family_wherever_the_player_begins(name: str) -> None:
+    game, tile = build_game(TABLE[name], {}), Sokoban.Tile
+    stands: dict[int, int] = {tile.FLOOR: tile.PLAYER, tile.TARGET: tile.PLAYER_ON_TARGET}
+    leaves = {player: free for free, player in stands.items()}
+    for board in some_boards(game, 20):
+        room = bytes(leaves.get(code, code) for code in board)
+        others = [room[:at] + bytes([stands[code]]) + room[at + 1 :] for at, code in enumerate(room) if code in stands]
+        assert len(others) > 1
+        assert {game.family(other) for other in others} == {game.family(board)}
+
+
+def test_a_lake_is_one_family_in_both_directions() -> None:
+    game, ends = build_game(TABLE["FrozenLake"], {}), bytes([FrozenLake.Tile.PLAYER, FrozenLake.Tile.GOAL])
+    for board in some_boards(game, 20):
+        assert game.family(board.translate(bytes.maketrans(ends, ends[::-1]))) == game.family(board)
 
 
 @given(st.integers(0, 2**64 - 1))
