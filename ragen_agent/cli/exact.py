@@ -100,7 +100,15 @@ def _run(options: argparse.Namespace) -> int:
         folder = RecordFolder(out, "exact", "levels.jsonl", about)
         done = {record["seed"] for record in folder.records()}
         waiting = [ExactLevel(env, policy.chat, config.turns, each) for each in instances if each.seed not in done]
-        _solve(policy, waiting, len(instances), options, folder, display)
+        try:
+            _solve(policy, waiting, len(instances), options, folder, display)
+        except RuntimeError as error:  # torch's, of a GPU and of the processor's memory
+            if "memory" not in str(error):
+                raise
+            raise MemoryError(
+                f"memory is full ({str(error).splitlines()[0]}): lower --nodes, now {options.nodes}, or raise --mass, "
+                f"now {options.mass:g}, with another --out. Intervals become wider."
+            ) from error
         wanted = {each.seed for each in instances}
         records = [record for record in folder.records() if record["seed"] in wanted]
         found = summary(records)

@@ -206,7 +206,7 @@ def test_memory_bounds_the_pass_and_not_the_result(tiny: Make, monkeypatch: pyte
     ("success_rate", "episodes"), [(1.0, 5_000), (0.6, 5_000), pytest.param(0.6, 40_000, marks=pytest.mark.slow)]
 )
 def test_sampled_episodes_agree(tiny: Make, success_rate: float, episodes: int) -> None:
-    """Success, return and malformed replies of sampled episodes lie within five standard errors."""
+    """Success, return, moves and malformed replies of sampled episodes lie within five standard errors."""
     policy = tiny(room=6)
     (found,) = solve(policy.reader(), policy.levels(2, success_rate=success_rate), mass=1e-4)
     engine = TorchEngine(policy.model, policy.chat.stop_ids, policy.chat.vocabulary_size)
@@ -219,8 +219,9 @@ def test_sampled_episodes_agree(tiny: Make, success_rate: float, episodes: int) 
         "return": [t.total_reward for t in played],
         "moves": [float(sum(info.played for info in t.turn_infos)) for t in played],
     }
-    for quantity, values in figures.items():
-        low, high = found.of(quantity)
+    malformed = [float(sum(bool(info.problem) for info in t.turn_infos)) for t in played]
+    for quantity, values in {**figures, "malformed": malformed}.items():
+        low, high = found.malformed if quantity == "malformed" else found.of(quantity)
         error = 5 * np.std(values) / len(values) ** 0.5
         assert low - error <= np.mean(values) <= high + error, quantity
     assert 0.01 < np.mean(figures["success"]) < 0.99

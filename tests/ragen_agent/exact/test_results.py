@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.exact import results
 from ragen_agent.exact.level import ExactLevel, check_exact
 from ragen_agent.exact.results import SAMPLES, pass_at_k, references
+from ragen_agent.exact.tree_reader import TreeReader
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run import evaluation
 from ragen_agent.run.evaluation import blind_rate, evaluated_levels, optimal_rate, random_rate, scripted_rate
@@ -42,6 +44,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({}, "turns.think is true"),
         ({"turns": {"think": False}}, "turns.history is -1"),
         ({"turns": {"think": False, "history": 2}}, "turns.history is 2"),
+        ({"turns": {"think": False, "history": 0, "summary": 1}}, "turns.summary is 1"),
         ({"game": "ragen_gym.tasks:Countdown", "turns": {"think": False, "history": 0}}, "text task"),
         ({"turns": {"think": False, "history": 0, "observation": "image"}}, "pictures cannot be read"),
     ],
@@ -127,6 +130,17 @@ def test_the_command(
         assert record["states"][0]["message"].splitlines()[1] in page
     assert main([*command[:-4], "--mass", "0.5", "--out", str(out)]) == 2
     assert "other: mass" in capsys.readouterr().err
+
+
+def test_full_memory_names_the_bound_to_loosen(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def grow(*_: Any) -> Any:
+        return torch.empty(2**50)
+
+    monkeypatch.setattr(TreeReader, "_grow", grow)
+    assert main(["exact", str(checkpoint), *FLAGS, "--levels", "2", "--nodes", "300", "--out", str(tmp_path)]) == 2
+    assert "lower --nodes, now 300" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
