@@ -397,9 +397,7 @@ def test_the_code_of_a_models_folder_is_never_run(model: Path, tmp_path: Path) -
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     for words in (
         ["ragen_gym.cli", *f"bench run --suite smoke --agent hf:{folder} --out {tmp_path / 'out'}".split()],
-        ["ragen_agent.cli", "eval", str(folder), "--game", "Bandit"],
         ["ragen_agent.cli", "train", "--model", str(folder), "--out", str(tmp_path / "run")],
-        ["ragen_agent.cli", "tokens", "--model", str(folder)],
         ["ragen_agent.cli", "doctor", "--backend", "local", "--model", str(folder)],
     ):
         done = subprocess.run(

@@ -193,6 +193,7 @@ def test_eval_measures_every_game_of_a_mixture(
     mixture.write_text('[[games]]\ngame = "Bandit"\n[[games]]\ngame = "FrozenLake"\nenv_options = {size = 3}\n')
     assert main(["train", *TINY, "--config", str(mixture), "--out", str(out)]) == 0
     summary = json.loads((out / "summary.json").read_text())
+    assert set(summary["games"]["FrozenLake"]) == {"random", "blind", "optimal", "before", "after"}
     titles = [f"{game}: success on 8 fixed train levels" for game in ("Bandit", "FrozenLake")]
     shown = " ".join(capsys.readouterr().out.split())  # a long title is wrapped
     assert all(title in shown for title in titles)

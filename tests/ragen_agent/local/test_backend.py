@@ -246,7 +246,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"training": {"algo": "reinforce", "group_size": 1, "groups": 16, "filter": "none"}},
     {"training": {"algo": "asymmetric_clip", "aggregation": "sequence_mean", "filter": "reverse"}},
     {"training": {"starpo_s": False, "kl_kind": "k3", "kl_place": "loss", "clip": "higher", "updates": 2}},
-    {"training": {"schedule": "linear", "warm_up": 0.5}},
     {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer"}},
     {"training": {"algo": "ppo", "credit": "regret", "gae_lambda": 0.0}},
     {"training": {"groups_by": "state"}, "stops": {"sampled_tokens": 10**6}},
@@ -272,14 +271,3 @@ def test_the_rates_rise_and_fall(warm: tuple[Config, Policy], tmp_path: Path) ->
     for schedule, factors in (("constant", [1 / 3, 2 / 3, 1, 1]), ("cosine", [1 / 3, 2 / 3, 1, 0.5])):
         settings = Training(iterations=4, warm_up=0.5, schedule=schedule)
         assert [settings.rate_factor(iteration) for iteration in range(4)] == pytest.approx(factors)
-
-
-def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:
-    config = configure(
-        {"games": [{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}], "evaluation": {"split": "train"}}
-    )
-    summary = training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
-    assert set(summary["games"]) == {"Bandit"}
-    assert set(summary["games"]["Bandit"]) == {"random", "blind", "optimal", "before", "after"}
-    records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
-    assert any({"success/FrozenLake", "success/Bandit"} <= set(record) for record in records)

@@ -148,7 +148,6 @@ def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Pa
 @pytest.mark.parametrize(
     "settings",
     [
-        {"algo": "grpo"},
         {"algo": "ppo", "credit": "bi_level"},
         {"starpo_s": False},
         {"algo": "arpo", "filter": "random", "keep": 0.5},
