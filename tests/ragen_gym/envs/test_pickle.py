@@ -25,6 +25,8 @@ MADE: dict[str, Callable[[], Any]] = {
     "coordinates": lambda: gymnasium.make(LAKE, text_format="grid_coord"),
     "pictures": lambda: gymnasium.make(LAKE, observation="rgb", render_mode="rgb_array", tile_size=8),
     "levels": lambda: gymnasium.make(LAKE, levels=["P_\n_G", "PO\n_G"], size=2),
+    "regret": lambda: gymnasium.make("ragen/Sokoban-v0", regret=True),
+    "regret of turns": lambda: make_turn("Sokoban", regret=True),
     "several pulls": lambda: gymnasium.make("ragen/Bandit-v0", pulls=4),
     "batch of grids": lambda: gymnasium.make_vec(LAKE, 3, observation="grid", autoreset_mode="SameStep"),
     "batch of pictures": lambda: gymnasium.make_vec(LAKE, 2, observation="rgb", tile_size=8),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from itertools import pairwise
 from math import isnan
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_gym.envs.policies import plan_moves, reply_for
+from ragen_gym.envs.policies import reply_for
 from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -99,25 +98,6 @@ def test_a_malformed_turn_costs_the_moves_that_it_forfeits() -> None:
     assert value.forfeited.success == value.regret.success == info["regret"] == 1
     assert value.moves == ()
     assert (value.before.success, value.after) == (1, NOTHING)
-
-
-def test_the_oracles_turns_on_firm_ice_have_no_regret() -> None:
-    env = make_turn("Sokoban", regret=True)
-    _, info = env.reset(seed=3)
-    while not env.over:
-        _, _, _, _, info = env.step(reply_for(env, plan_moves(env, 5)))
-        assert info["turn_value"].regret == pytest.approx((0, 0), abs=1e-9)
-    assert info["turn_value"].after == (0, 1)
-
-
-def test_it_survives_a_pickle() -> None:
-    step, turn = StepEnv("Sokoban", regret=True), make_turn("Sokoban", regret=True)
-    step.reset(seed=1)
-    turn.reset(seed=1)
-    reply = reply_for(turn, [0, 1])
-    copies = pickle.loads(pickle.dumps((step, turn)))
-    assert copies[0].step(0)[4]["regret"] == step.step(0)[4]["regret"]
-    assert copies[1].step(reply)[4]["turn_value"] == turn.step(reply)[4]["turn_value"]
 
 
 def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
