@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from benchmarks.budget_rewards import ARMS
 from benchmarks.experiments.plots import COLOURS
@@ -34,25 +35,26 @@ def draw(agents: Mapping[str, Any], slippery: Mapping[str, Any], rewards: Mappin
     _panel(upper, {name: [row] for name, row in agents.items()}, "Lakes without slip")
     _panel(below, lower, "Slippery lakes, with the rewards of stated budgets")
     below.set_xlabel("interval score, actions (0 at best)")
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    marks = [Line2D([], [], color=colour, marker="D", linestyle="", markersize=5) for colour in COLOURS[: len(TRUTHS)]]
+    marks.append(Line2D([], [], color="black", marker="|", linestyle="", markersize=11, markeredgewidth=2))
+    labels = [*TRUTHS.values(), "best constant interval, in hindsight"]
+    figure.legend(marks, labels, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     return figure
 
 
 def _panel(axes: Axes, rows: Mapping[str, Sequence[Any]], title: str) -> None:
-    for shift, (truth, label), colour in zip((-APART, APART), TRUTHS.items(), COLOURS, strict=False):
+    for shift, truth, colour in zip((-APART, APART), TRUTHS, COLOURS, strict=False):
         for place, found in enumerate(rows.values()):
             scores = [row["budget"][truth]["score"] for row in found]
             values = [each["mean"] for each in scores]
             mean = mean_interval(values)
             ends = (mean.low, mean.high) if len(values) > 1 else (scores[0]["low"], scores[0]["high"])
-            about = {"label": label} if not place else {}
             if len(values) > 1:
                 axes.plot(values, [place + shift] * len(values), "o", color=colour, alpha=0.35, markersize=4)
             bar = [[mean.value - ends[0]], [ends[1] - mean.value]]
-            axes.errorbar(mean.value, place + shift, xerr=bar, fmt="D", color=colour, capsize=3, markersize=5, **about)
+            axes.errorbar(mean.value, place + shift, xerr=bar, fmt="D", color=colour, capsize=3, markersize=5)
             constant = mean_interval([row["budget"][truth]["constant"]["score"] for row in found]).value
-            about = {"label": "best constant interval, in hindsight"} if not place and shift > 0 else {}
-            axes.plot(constant, place + shift, "|", color="black", markersize=11, markeredgewidth=2, **about)
+            axes.plot(constant, place + shift, "|", color="black", markersize=11, markeredgewidth=2)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(left=-0.4)

@@ -58,7 +58,7 @@ it: this says nothing of models that play well. Saying `impossible` is no proven
 success alone drifts to it, too (by seed {drift} statements; at the start {first}).
 With the proper score training missed the optimum of what it was paid for, as the best constant interval scores better.
 Clear, without a correction for their number: {clear} of the {compared} comparisons. One learning rate
-({rate}), {iterations} iterations and one start were tried.
+({rate}), {iterations} iterations and one start of a small model were tried; a pretrained model was not trained.
 """
 
 

@@ -107,6 +107,7 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
     An arm has learned if it gains more than the comparison's margin over success before reinforcement, and ends
     significantly above random play. The gain is of the compared measure where that is success, else of ``end``.
     """
+    runs = {arm: seeds for arm, seeds in runs.items() if arm not in comparison.without}
     arms = comparison.arms or tuple(runs)
     measured = [_values(runs, arm, comparison.measure) for arm in arms]
     if comparison.foretold_by:

@@ -206,6 +206,9 @@ class Comparison:
     #: An earlier measure, in place of arms: its correlation with ``measure`` over the arms of a seed, within each world
     #: (equal ``env_options``), at the seeds that all arms have.
     foretold_by: Name | None = None
+    without: tuple[
+        str, ...
+    ] = ()  # arms it leaves out, say those that joined after it was seen
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -296,6 +299,6 @@ def read(name: str) -> Experiment:
     for each in made.comparisons:
         if bool(each.first) == bool(each.foretold_by) or (each.beside and not each.second):
             raise ValueError(f"{path.name} asks {each.asks!r}; give first or foretold_by, and beside only with second.")
-    for arm in (arm for each in made.comparisons for arm in each.arms if arm not in arms):
+    for arm in (arm for each in made.comparisons for arm in (*each.arms, *each.without) if arm not in arms):
         raise ValueError(f"{path.name} compares {arm!r}; its arms are {', '.join(arms)}.")
     return made

@@ -96,6 +96,7 @@ def test_quick_makes_everything_small(tmp_path: Path) -> None:
         (('measure = "after"', 'measure = "luck"'), "measure = 'luck': .*not a measure; give one of end, after"),
         (('second = "two"', 'beside = ["one", "two"]'), "and beside only with second"),
         (('first = "one"', 'first = ""'), "give first or foretold_by"),
+        (('first = "one"', 'first = "one"\nwithout = ["none"]'), "compares 'none'"),
         (('second = "two"', 'second = "three"'), "compares 'three'; its arms are one, two"),
         (('name = "two"', 'name = "one"'), "several arms of the name one"),
         (('curves = ["success"]', 'curves = ["joy"]'), "curves.0 = 'joy': .*not a curve; give one of success"),
