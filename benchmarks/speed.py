@@ -126,7 +126,7 @@ def _gymnasium_maps() -> Play:
 
 LAKE, BOXES, LAKES = "ragen/FrozenLake-v0", "ragen/Sokoban-v0", "levels"
 _LAKE_PEERS = ("gymnasium lake loop", "envpool lake")
-_BOX_PEERS = ("jumanji sokoban", "envpool sokoban")
+_BOX_PEERS = ("jumanji sokoban",)
 
 TASKS: tuple[Task, ...] = (
     Task("lake grid", "FrozenLake 4x4, batch, fresh lakes, grid", "steps",
