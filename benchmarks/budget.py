@@ -43,8 +43,6 @@ from ragen_gym.envs.budget import Budget, covered, interval_score
 from ragen_gym.envs.policies import moves_to_go
 from ragen_gym.envs.turn import make_turn
 
-__all__ = ["main"]
-
 LAKES = "frozen_lake"
 TRAINED = {
     "turns.think": "false",

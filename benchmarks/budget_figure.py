@@ -13,8 +13,6 @@ from benchmarks.budget_rewards import ARMS
 from benchmarks.experiments.plots import COLOURS
 from ragen_gym.core.stats import mean_interval
 
-__all__ = ["draw"]
-
 TRUTHS = {"optimal": "against optimal play", "own": "against the agent's own episode"}
 APART = 0.17  # of a row, between the two truths
 

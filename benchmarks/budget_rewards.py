@@ -12,8 +12,6 @@ from ragen_agent.cli import main as ragen_agent
 from ragen_gym.bench.report.tables import number
 from ragen_gym.core.stats import mean_interval
 
-__all__ = ["ARMS", "SEEDS", "SPLIT", "measure", "section"]
-
 SPLIT = "frozen_lake_slippery"
 ARMS = {"none": "success alone", "score": "success and the proper score", "bagen": "success and BAGEN's reward"}
 SEEDS = (0, 1, 2)

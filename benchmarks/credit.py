@@ -35,8 +35,6 @@ from ragen_agent.update.batches import Batch
 from ragen_gym.core.console import ProgressBar, rich_console
 from ragen_gym.core.storage import append_json_lines
 
-__all__ = ["GAMES", "MOMENTS", "config_of", "main", "trained"]
-
 _LAKE: Settings = {
     "env_options": {"size": 3, "min_path": 2},
     "turns": {"max_turns": 2, "max_actions_per_turn": 2, "max_actions": 4},

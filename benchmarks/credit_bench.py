@@ -36,8 +36,6 @@ from ragen_agent.update.loss import Divisors, loss_terms
 from ragen_agent.update.scoring import passes, sampled_scores
 from ragen_agent.update.shaping import shaped
 
-__all__ = ["CRITICS", "ESTIMATORS", "GROUP_SIZE", "LEAST", "ROWS", "Bench"]
-
 #: What all estimators share: the gradient of the policy's term alone, of the undiscounted return.
 _SHARED: dict[str, Any] = {
     "aggregation": "sequence_sum",

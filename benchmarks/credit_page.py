@@ -17,8 +17,6 @@ from benchmarks.experiments.plots import COLOURS, CONTROL, save_figure
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["SHOWN", "TREE", "TRUE", "cosines", "expected", "paired", "write_page"]
-
 Record = Mapping[str, Any]
 
 TRUE, TREE = "true advantages", "rollout tree"

@@ -23,8 +23,6 @@ from torch import Tensor
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 
-__all__ = ["BRANCHES", "Reply", "Resumed", "Tree"]
-
 BRANCHES = {1: (8,), 2: (4, 2), 3: (2, 2, 2)}
 """By the most turns of an episode, the replies drawn from a state of each turn: at most 8 episodes a level."""
 

@@ -34,8 +34,6 @@ from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["main"]
-
 TRAINED = {
     "turns.think": "false",
     "turns.history": "0",

@@ -35,8 +35,6 @@ from ragen_gym.core.storage import append_json_lines
 from ragen_gym.envs.policies import blind_value, random_value
 from ragen_gym.games.values import exact_play, script_of
 
-__all__ = ["main", "measured", "references"]
-
 SEEDS = (0, 1, 2)
 EVERY = 4  # iterations between two checks
 NEAR = "KL to the start"

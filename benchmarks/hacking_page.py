@@ -13,8 +13,6 @@ from benchmarks import markdown_table
 from benchmarks.experiments.plots import COLOURS
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["BONUS", "CLAIM", "FARM", "LOOPHOLES", "NONE", "PRICE", "PRICED", "found", "write_page"]
-
 NONE = "none"
 FARM, BONUS, CLAIM = LOOPHOLES = "farm", "bonus", "claim"
 #: Least and most that an episode is paid: 4 malformed replies; in 12 moves at most 8 lead towards the goal.

@@ -29,8 +29,6 @@ from ragen_agent.tokens.rollout import Instance
 from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.storage import append_json_lines, write_atomic
 
-__all__ = ["main", "write_page"]
-
 SLIPS = (0.0, 0.1, 0.2)
 """Probabilities of another direction than the intended one."""
 LEVELS, MASS = 32, 1e-2

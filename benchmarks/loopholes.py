@@ -22,8 +22,6 @@ from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.games.values import level_values
 
-__all__ = ["LoopholeLake", "TrustingVerifier", "paid_optimum"]
-
 _GOAL, _HOLE = 2, 1
 _TIE = 1e-3
 #: They stay Python, and compiled rules can call them.

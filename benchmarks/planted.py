@@ -14,8 +14,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["HELD_OUT", "KINDS", "NUMBERS", "Planted"]
-
 KINDS = ("fine", "unlearnable", "leaky", "hackable")
 NUMBERS = range(40)
 HELD_OUT = range(30, 40)

@@ -40,20 +40,6 @@ from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 
-__all__ = [
-    "calibration",
-    "check_spellings",
-    "continued",
-    "held_out",
-    "ledger",
-    "main",
-    "make_env",
-    "measured",
-    "played",
-    "submitted",
-    "verify",
-]
-
 LAKES = 256
 TOKENS, TEMPERATURE = 24, 0.5  # of a reply at most; of sampling
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")

@@ -12,8 +12,6 @@ from inspect_ai.solver import TaskState
 from inspect_ai.tool import bash
 from inspect_ai.util import sandbox
 
-__all__ = ["measured", "speedrun"]
-
 
 @task
 def speedrun(folder: str, timeout: int = 3600) -> Task:

@@ -9,8 +9,6 @@ from typing import Any
 from benchmarks import markdown_table, numbered
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 
-__all__ = ["GOAL", "RULES", "SEEDS", "costs", "page", "records"]
-
 GOAL, SEEDS = 0.6, 5
 """Share of the lakes at the lower end of a record's 95 % interval, and seeds that it takes at least."""
 

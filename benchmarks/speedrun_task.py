@@ -17,8 +17,6 @@ from pathlib import Path
 from benchmarks import read_results
 from benchmarks.speedrun_page import RULES, costs, records
 
-__all__ = ["main", "reward", "write_task"]
-
 ROOT = Path(__file__).parents[1]
 SOURCE = (
     "ragen_gym",

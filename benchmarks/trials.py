@@ -31,8 +31,6 @@ from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.policies import reply_for
 from ragen_gym.games.beliefs import Curve, TrialValues
 
-__all__ = ["LINES", "SETTINGS", "Setting", "computed", "main", "repeats_the_best", "replayed", "scripted"]
-
 TABLE = Path(__file__).with_suffix(".toml")
 RUNS = Path("runs/trials")
 EPSILON = 0.1

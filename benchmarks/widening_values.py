@@ -25,8 +25,6 @@ from ragen_gym.core.storage import append_json_lines
 from ragen_gym.envs.policies import blind_value, random_value
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["PLANS", "POLICIES", "Plan", "Table", "config_of", "entropy", "interval", "level_facts", "measure"]
-
 GAME = "FrozenLake"
 START, RL, MORE, BEST = "start", "RL", MODELS[2], "start, best temperature"
 POLICIES = (START, RL, MORE, BEST)

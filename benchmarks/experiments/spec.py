@@ -206,9 +206,7 @@ class Comparison:
     #: An earlier measure, in place of arms: its correlation with ``measure`` over the arms of a seed, within each world
     #: (equal ``env_options``), at the seeds that all arms have.
     foretold_by: Name | None = None
-    without: tuple[
-        str, ...
-    ] = ()  # arms it leaves out, say those that joined after it was seen
+    without: tuple[str, ...] = ()  # arms it leaves out, say those that joined after it was seen
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -25,9 +25,6 @@ from ragen_agent.exact.policy_value import LevelValue, StateValue
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.scoring import sampled_scores
 
-__all__ = ["exact_gradient", "prefix_values", "return_variance", "token_advantages"]
-
-
 _ROWS = 1024  # of a batch
 
 

@@ -25,8 +25,6 @@ from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.game import PLAYING, SUCCESS, listed
 from ragen_gym.games.values import level_values
 
-__all__ = ["QUANTITIES", "ExactLevel", "State", "Transition", "check_exact"]
-
 QUANTITIES = ("success", "return", "moves")
 """The rows of every array of values: the chance of success, the sum of the rewards to come, the moves to come."""
 

@@ -21,8 +21,6 @@ from ragen_agent.exact.level import QUANTITIES, ExactLevel, State, Transition
 from ragen_agent.exact.reply_tree import ReplyTexts, ReplyTree, Root, walk
 from ragen_agent.exact.tree_reader import TreeReader
 
-__all__ = ["LevelValue", "StateValue", "solve"]
-
 Values = NDArray[np.float64]
 """float64 (3, 2): the lower and the upper end for each of ``QUANTITIES``."""
 

@@ -20,8 +20,6 @@ from ragen_agent.exact.tree_reader import LOGITS_AT_ONCE, TreeReader
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_gym.envs.reply import Reply, reply_form
 
-__all__ = ["CUT", "ENDED", "HOPELESS", "INNER", "Outcome", "ReplyTexts", "ReplyTree", "Root", "walk"]
-
 #: Kinds of node: a reply that goes on, one that a stop token ended, one that the length limit cut, and one that goes on
 #: but is malformed whatever follows.
 INNER, ENDED, CUT, HOPELESS = range(4)

@@ -21,19 +21,6 @@ from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import append_json_lines, read_json_lines, repair_json_lines, write_atomic
 from ragen_gym.envs.policies import blind_value, random_reply, random_value
 
-__all__ = [
-    "REFERENCES",
-    "SAMPLES",
-    "RecordFolder",
-    "level_record",
-    "page",
-    "pass_at_k",
-    "references",
-    "shown_interval",
-    "success_rows",
-    "summary",
-]
-
 REFERENCES = ("random", "blind", "optimal")
 SAMPLES = tuple(2**power for power in range(11))
 """The k of pass@k in a summary."""

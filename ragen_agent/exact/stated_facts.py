@@ -11,8 +11,6 @@ import regex
 
 from ragen_gym.games.game import Game
 
-__all__ = ["TEMPLATES", "opposite", "reworded", "spoken_for", "statements"]
-
 #: Templates whose thoughts state facts of the board without naming the answer.
 TEMPLATES = ("direction", "relative")
 

@@ -29,8 +29,6 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.values import level_values
 
-__all__ = ["MEASURES", "ROWS", "Turn", "check_thoughts", "measure", "played_turns", "summary"]
-
 #: Thoughts that answers are computed after, with their names in a table.
 ROWS = {
     "own": "its own",

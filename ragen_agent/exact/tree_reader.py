@@ -23,8 +23,6 @@ from ragen_agent.inference.vision import vision_of
 from ragen_agent.update.batches import common_prefix
 from ragen_agent.update.prefix_tree import shares_prefixes
 
-__all__ = ["LOGITS_AT_ONCE", "TreeReader"]
-
 TOKENS_PER_PASS = 1024
 """Tokens that are read in one pass."""
 

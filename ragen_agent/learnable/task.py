@@ -14,8 +14,6 @@ from gymnasium import spaces
 from ragen_gym.audit import AuditSettings
 from ragen_gym.audit.session import Session
 
-__all__ = ["TASK", "AuditedTask", "opened"]
-
 TASK = f"{__name__}:AuditedTask"
 #: Settings of a run are plain data: they name an open session, and a function called before each request.
 _SESSIONS: dict[str, tuple[Session, Callable[[], None]]] = {}

@@ -13,19 +13,6 @@ from ragen_gym.audit.worker.protocol import NotApplicable
 from ragen_gym.integrations.graders.replay import Package, texts
 from ragen_gym.integrations.graders.validate import Answer, Grader
 
-__all__ = [
-    "canary_floor",
-    "episode_determinism",
-    "episode_isolation",
-    "floor_gap",
-    "no_solution_leakage",
-    "oracle_max",
-    "replayability",
-    "seed_control",
-    "task_declaration_accuracy",
-    "verifier_determinism",
-]
-
 _SEEDS, _REPLAYS = range(8), 3
 _SHORTEST = 4  # characters of a text that tells something when it is found
 

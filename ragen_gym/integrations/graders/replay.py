@@ -17,8 +17,6 @@ from openenv.validation.runtime.contracts import RuntimeEvidence, RuntimePlan, l
 
 from ragen_gym.audit.worker.protocol import NotApplicable
 
-__all__ = ["Package", "Plan", "Session", "texts"]
-
 #: Arguments of a reset, and the actions after it.
 Plan = tuple[dict[str, Any], Sequence[Any]]
 

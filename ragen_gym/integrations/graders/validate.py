@@ -31,8 +31,6 @@ from openenv.validation.runtime.scheduler import execute_graders
 from ragen_gym.audit.worker.protocol import NotApplicable
 from ragen_gym.integrations.graders.replay import Package
 
-__all__ = ["Answer", "Grader", "validate"]
-
 #: A registry refuses a second grader of an id, and a later OpenEnv may have its own: there ours are not selected.
 _KNOWN = version("openenv").startswith("0.10.")
 
