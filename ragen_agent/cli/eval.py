@@ -132,7 +132,7 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
     from ragen_gym.core.storage import write_atomic
 
     games = measured_settings(policy.config)
-    folder = ResultsFolder(options.out or free_folder(_name(options.model, policy.config)))
+    folder = ResultsFolder(options.out or free_folder(results_name("eval", options.model, policy.config)))
     with tempfile.TemporaryDirectory() as temporary:
         suite = evaluation_suite(games, Path(temporary))
         agent = PlayedAgent(f"hf:{options.model}", policy, games, weights, find_seen(options.model))
@@ -209,8 +209,9 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
     display.say(f"Every reply on a page: ragen-gym bench report {shlex.quote(str(folder))}{suite}")
 
 
-def _name(model: Path, config: Config) -> str:
-    return f"eval-{model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
+def results_name(command: str, model: Path, config: Config) -> str:
+    """Name of a folder of results, such as ``eval-MODEL-GAME-SPLIT``."""
+    return f"{command}-{model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
 
 
 def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.eval import add_measured, measured_policy
+from ragen_agent.cli.eval import add_measured, measured_policy, results_name
 from ragen_agent.cli.settings import check_not_distributed
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.nodes < 1:
         raise ValueError(f"--nodes is {options.nodes}; it must be 1 or more.")
     display = Display(rich_console(stderr=True) if options.json else None)
-    policy, weights = lone_policy(options, display)
+    policy, asked, out = lone_policy("exact", options, display)
 
     from ragen_agent.exact.level import ExactLevel, check_exact
     from ragen_agent.exact.results import RecordFolder, page, summary
@@ -83,19 +83,7 @@ def _run(options: argparse.Namespace) -> int:
     check_exact(env, config.turns)
     assert isinstance(env, TurnEnv)
     instances = list({each.seed: each for each in instances}.values())
-    about = {
-        "model": str(options.model),
-        "weights": weights,
-        "game": config.game,
-        "env_options": config.env_options,
-        "turns": asdict(config.turns),
-        "split": config.evaluation.split,
-        "temperature": config.evaluation.temperature,
-        "mass": options.mass,
-        "nodes": options.nodes,
-    }
-    name = f"exact-{options.model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
-    out = options.out or Path("runs") / name
+    about = asked | {"mass": options.mass, "nodes": options.nodes}
     with locked_folder(out):
         folder = RecordFolder(out, "exact", "levels.jsonl", about)
         done = {record["seed"] for record in folder.records()}
@@ -121,14 +109,28 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def lone_policy(options: argparse.Namespace, display: Display) -> tuple[Policy, dict[str, Any]]:
-    """As ``measured_policy``, of a run in which the model alone plays a single game; else a ValueError."""
+def lone_policy(command: str, options: argparse.Namespace, display: Display) -> tuple[Policy, dict[str, Any], Path]:
+    """The policy of a run in which the model alone plays a single game; what its results depend on; and their folder.
+
+    Raises:
+        ValueError: it plays a mixture, or a program plays.
+    """
     policy, weights = measured_policy(options, display)
-    if policy.config.games:
+    config = policy.config
+    if config.games:
         raise ValueError("this run plays a mixture of games: choose one, with --game NAME.")
-    if policy.config.program.command:
+    if config.program.command:
         raise ValueError("program.command plays the episodes of this run, so its replies are not the model's alone.")
-    return policy, weights
+    asked = {
+        "model": str(options.model),
+        "weights": weights,
+        "game": config.game,
+        "env_options": config.env_options,
+        "turns": asdict(config.turns),
+        "split": config.evaluation.split,
+        "temperature": config.evaluation.temperature,
+    }
+    return policy, asked, options.out or Path("runs") / results_name(command, options.model, config)
 
 
 def _solve(

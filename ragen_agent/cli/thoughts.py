@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.seed < 0:
         raise ValueError(f"--seed is {options.seed}; it must be 0 or more.")
     display = Display(rich_console(stderr=True) if options.json else None)
-    policy, weights = lone_policy(options, display)
+    policy, asked, out = lone_policy("thoughts", options, display)
 
     from ragen_agent.exact.results import RecordFolder
     from ragen_agent.exact.thoughts import check_thoughts, measure, played_turns, summary
@@ -60,20 +59,8 @@ def _run(options: argparse.Namespace) -> int:
     config = policy.config
     found, instances = evaluated_levels(config)
     env = check_thoughts(found, config)
-    about: dict[str, Any] = {
-        "model": str(options.model),
-        "weights": weights,
-        "game": config.game,
-        "env_options": config.env_options,
-        "turns": asdict(config.turns),
-        "template": config.demonstrations.thought,
-        "split": config.evaluation.split,
-        "levels": config.evaluation.levels,
-        "temperature": config.evaluation.temperature,
-        "seed": options.seed,
-    }
-    name = f"thoughts-{options.model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
-    out = options.out or Path("runs") / name
+    more = {"template": config.demonstrations.thought, "levels": config.evaluation.levels, "seed": options.seed}
+    about: dict[str, Any] = asked | more
     with display.waiting("playing the levels"):
         turns, without = played_turns(policy, env, instances, options.seed)
     with locked_folder(out):
