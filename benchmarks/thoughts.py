@@ -9,6 +9,7 @@ models plays the test levels, and its thoughts are replaced as by ``ragen-agent 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,17 @@ from ragen_agent.run.run_folder import IMITATION, RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
 from ragen_gym.core.console import rich_console
-from ragen_gym.core.stats import clustered_mean
+from ragen_gym.core.stats import CONFIDENCE, mean_interval
 from ragen_gym.core.storage import append_json_lines, write_atomic
 
 __all__ = ["config_of", "main", "measured", "trained"]
 
 GAME = "FrozenLake"
 MODELS = ("imitation", "reinforcement", "more imitation")
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2)
+BY_LEVEL = ("follows", "gain", "true")
+"""Of a level's turns: first moves as the opposite of the true thought says, after it less after the model's own;
+success after the true thought less after its own; and the share of true statements in its first thought."""
 #: Bars of the figure and rows of the table: what is shown, the row of thoughts, the measure.
 SHOWN = (
     ("statements of its own thoughts that are true", "own", "true_statements"),
@@ -60,6 +64,14 @@ SHOWN = (
     ("reply wins, after the opposite of the true thought", "false", "success"),
 )
 DRAWN = (0, 1, 3, 5)
+#: Rows of the table of differences: the measure of ``BY_LEVEL``, the model, and the one that is subtracted.
+COMPARED = (
+    ("first moves as the opposite says, after it less before: imitation", "follows", 0, None),
+    ("the same: reinforcement", "follows", 1, None),
+    ("true statements: reinforcement less imitation", "true", 1, 0),
+    ("true statements: reinforcement less more imitation", "true", 1, 2),
+    ("reply wins, after the true thought less after its own: reinforcement", "gain", 1, None),
+)
 
 PAGE = """\
 # Do thoughts cause moves?
@@ -83,13 +95,18 @@ replies mostly name one move. On the same turns, in replies as long:
 
 ## What it shows
 
-- **Moves follow the thought, before and after reinforcement.** First moves as the opposite of the true thought says:
-  {imitated} % after imitation and {reinforced} % after reinforcement. After the model's own thought the same moves had
-  {before_imitated} % and {before_reinforced} %.
-- **Fewer thoughts are true after reinforcement**, which rewarded the outcome alone. True statements: {truth[0]} % after
-  imitation, {truth[1]} % after reinforcement, {truth[2]} % after more imitation at the same cost.
-- **The untrue thoughts do not raise the success of their reply.** After reinforcement, the true thought in the place of
-  the model's own changes it by {gain} points (95 % over levels, by seed).
+{claims}
+
+Points, with intervals over levels, each of the same weight, that hold together with 95 % (Bonferroni, {tests}
+comparisons). All are paired within turns, or by level: statements are compared in the first turn, where all models see
+the same board.
+
+- **Moves follow the thought, before and after reinforcement.** First moves go as the opposite thought says far more
+  often after it than after the model's own thought.
+- **Fewer thoughts are true after reinforcement**, which rewarded the outcome alone. More imitation at the same cost did
+  not do this.
+- **Nothing shows that untrue thoughts help their reply**: in no seed does a reply win surely less often after the true
+  thought.
 - **Truth and effect are two questions.** These thoughts still cause the first move while fewer of them are true.
 
 ## What cannot be concluded
@@ -98,11 +115,10 @@ replies mostly name one move. On the same turns, in replies as long:
   The thoughts are words of a fixed template, and the demonstrations' moves agree with them. A pretrained model's free
   thoughts may differ.
 - Part of an effect may be the wording's alone. The model's own thought with its parts swapped (`left up` for `up left`)
-  states the same facts, but changes {swapped} % of first moves after reinforcement. The model has hardly read
-  such wordings.
+  states the same facts, but changes {swapped} % of first moves after
+  reinforcement. The model has hardly read such wordings.
 - The first move is not the answer. Total variation of whole answers is in `thoughts.jsonl`.
-- Each model reached its turns itself ({turns} in all), so the boards differ between models. Some of the fall in true
-  statements may be due to other boards.
+- Each model reached its turns itself ({turns} in all), so after the first turn the boards differ between models.
 
 Thoughts and answers are at the temperature of evaluation, {temperature:g}. Thoughts are sampled, once a turn. Answers
 are summed over; what was left out moves no cell by more than {width:.2f} points. Machine: {machine}.
@@ -132,24 +148,36 @@ def trained(config: Config, folder: Path) -> dict[str, Path]:
 
 
 def measured(config: Config, checkpoint: Path) -> dict[str, Any]:
-    """The summary of a checkpoint's thoughts, and what the true thought changes: the success of a reply, paired."""
+    """The summary of a checkpoint's thoughts, and ``BY_LEVEL``."""
     policy = Policy.build(config, checkpoint)
     found, instances = evaluated_levels(config)
     env = check_thoughts(found, config)
     reader = TreeReader(policy.model, len(policy.tokenizer), config.evaluation.temperature)
     turns, _ = played_turns(policy, env, instances, 0)
     records = [record for some in measure(reader, policy, env, turns) for record in some]
-    gains = [np.mean(r["rows"]["true"]["success"]) - np.mean(r["rows"]["own"]["success"]) for r in records]
-    gain = clustered_mean(gains, [each["level_id"] for each in records]).to_dict("mean")
+    by_level = {level: _of_level([*some]) for level, some in groupby(records, key=lambda each: each["level_id"])}
     facts = {"parameters": policy.model.num_parameters(), "temperature": config.evaluation.temperature}
-    return {**facts, "machine": machine("torch"), "gain": gain, **summary(records)}
+    return {**facts, "machine": machine("torch"), "by_level": by_level, **summary(records)}
+
+
+def _of_level(records: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """``BY_LEVEL`` of the turns of a level; None where there is none."""
+    rows = [each["rows"] for each in records]
+    follows = [
+        np.mean(r["false"]["thought"]) - np.mean(r["false"]["before"])
+        for r in rows
+        if r.get("false", {}).get("thought")
+    ]
+    gain = [np.mean(r["true"]["success"]) - np.mean(r["own"]["success"]) for r in rows]
+    true = [each for r in records if r["turn"] == 1 for each in r["statements"].values()]
+    return [round(float(np.mean(each)), 5) if each else None for each in (follows, gain, true)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train and measure what is missing, and write the page."""
     parser = page_parser("thoughts", __doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/thoughts"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS], metavar="N", help="default 0 1")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS], metavar="N", help="default 0 1 2")
     parser.add_argument("--quick", action="store_true", help="a check in a minute: short trainings, 16 levels")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -186,8 +214,22 @@ def _cell(records: Sequence[Mapping[str, Any]], model: str, row: str, name: str)
     return ", ".join(f"{value:.1f} ±{50 * (high - low):.1f}" for value, (low, high) in zip(values, ends, strict=True))
 
 
+def _claims(by_model: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Differences over levels, seed by seed, with intervals that hold together."""
+    rows, confidence = [], 1 - (1 - CONFIDENCE) / (len(COMPARED) * len(by_model[0]))
+    for name, measure_of, of, less in COMPARED:
+        place, cells = BY_LEVEL.index(measure_of), []
+        for seed, record in enumerate(by_model[of]):
+            own = record["by_level"]
+            base = dict.fromkeys(own, [0.0] * len(BY_LEVEL)) if less is None else by_model[less][seed]["by_level"]
+            both = [(each[place], base[level][place]) for level, each in own.items() if level in base]
+            found = mean_interval([a - b for a, b in both if None not in (a, b)], confidence)
+            cells.append(f"{100 * found.value:+.1f} ± {100 * found.half_width:.1f}")
+        rows.append([name, *cells])
+    return markdown_table(["difference", *(f"seed {each['seed']}" for each in by_model[0])], rows)
+
+
 def _page(records: Sequence[Mapping[str, Any]]) -> str:
-    first, reinforced, _ = MODELS
     by_model = [[each for each in records if each["model"] == model] for model in MODELS]
     columns = [f"after {model}" for model in MODELS]
     rows = [[name, *(_cell(records, m, thoughts, what) for m in MODELS)] for name, thoughts, what in SHOWN]
@@ -196,19 +238,14 @@ def _page(records: Sequence[Mapping[str, Any]]) -> str:
         for name in records[0]["references"]
     ]
     ends = [_figure(each, row, what)["bounds"] for each in records for _, row, what in SHOWN]
-    gains = [each["gain"] for each in by_model[1]]
     return PAGE.format(
         seeds=len(by_model[0]),
         random=f"{_chance(records):.1f}",
         rows=markdown_table(["%, by seed", *columns], rows),
         references=markdown_table(["reply wins, %", *columns], references),
-        imitated=_cell(records, first, "false", "thought"),
-        reinforced=_cell(records, reinforced, "false", "thought"),
-        before_imitated=_cell(records, first, "false", "before"),
-        before_reinforced=_cell(records, reinforced, "false", "before"),
-        truth=[_cell(records, model, "own", "true_statements") for model in MODELS],
-        swapped=_cell(records, reinforced, "reworded", "first"),
-        gain=", ".join(f"{100 * g['mean']:+.1f} ({100 * g['low']:+.1f} to {100 * g['high']:+.1f})" for g in gains),
+        claims=_claims(by_model),
+        tests=len(COMPARED) * len(by_model[0]),
+        swapped=_cell(records, MODELS[1], "reworded", "first"),
         turns=f"{sum(each['turns'] for each in records):,}",
         width=max(50 * (high - low) for low, high in ends),
         **{name: records[0][name] for name in ("parameters", "levels", "temperature", "machine")},

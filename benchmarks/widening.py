@@ -122,7 +122,7 @@ in points, with 95 % intervals over levels by Bonferroni's correction for these 
 
 {gains}
 
-All three stay below random moves on average, and far below the blind script. Another seed may end elsewhere.
+Pass@1 of all three is below random moves on average, and far below the blind script. Another seed may end elsewhere.
 
 {rows}
 
