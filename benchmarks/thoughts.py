@@ -35,8 +35,6 @@ from ragen_gym.core.console import rich_console
 from ragen_gym.core.stats import CONFIDENCE, mean_interval
 from ragen_gym.core.storage import append_json_lines, write_atomic
 
-__all__ = ["config_of", "main", "measured", "trained"]
-
 GAME = "FrozenLake"
 MODELS = ("imitation", "reinforcement", "more imitation")
 SEEDS = (0, 1, 2)

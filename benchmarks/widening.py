@@ -45,8 +45,6 @@ from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.stats import Estimate
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["main", "write_page"]
-
 SAMPLES = tuple(2**power for power in range(11))
 SHOWN = (1, 8, 64, 512)
 
