@@ -133,7 +133,7 @@ def test_the_speedrun_shows_the_prompts_that_it_will_be_given_and_shortest_ways(
 def test_the_steps_of_the_speedrun_are_those_of_adam_and_nearly_orthogonal() -> None:
     example = load("speedrun")
     torch.manual_seed(0)
-    weight, state = torch.nn.Parameter(torch.zeros(8, 4)), {}
+    weight, state = torch.nn.Parameter(torch.zeros(8, 4)), dict[str, torch.Tensor]()
     theirs = torch.optim.Adam([weight], 1.0, betas=(0.9, 0.99))
     for number in (1, 2, 3):
         before, weight.grad = weight.detach().clone(), torch.randn(8, 4)

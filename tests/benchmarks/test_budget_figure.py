@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from matplotlib.lines import Line2D
+
 from benchmarks.budget_figure import draw
 
 
 def row(score: float, constant: float) -> dict[str, Any]:
     of = {"score": {"mean": score, "low": score - 1, "high": score + 1}, "constant": {"score": constant}}
     return {"budget": {"optimal": of, "own": of}}
+
+
+def xs(line: Line2D) -> list[float]:
+    return [float(x) for x in np.asarray(line.get_xdata())]
 
 
 def test_scores_stand_beside_the_constants_of_the_same_statements() -> None:
@@ -19,9 +26,9 @@ def test_scores_stand_beside_the_constants_of_the_same_statements() -> None:
     assert [text.get_text() for text in upper.get_yticklabels()] == ["a", "b"]
     named = [text.get_text() for text in lower.get_yticklabels()]
     assert named == ["oracle, honest", "small model at the start", "success alone"]
-    ticks = [line.get_xdata()[0] for line in lower.lines if line.get_marker() == "|" and line.get_color() == "black"]
+    ticks = [xs(line)[0] for line in lower.lines if line.get_marker() == "|" and line.get_color() == "black"]
     assert ticks == [5, 4, 5] * 2, "the mean over seeds, against each truth"
-    means = [line.get_xdata()[0] for line in lower.lines if line.get_marker() == "D"]
+    means = [xs(line)[0] for line in lower.lines if line.get_marker() == "D"]
     assert means == [3, 6, 8] * 2
-    seeds = [list(line.get_xdata()) for line in lower.lines if line.get_marker() == "o"]
+    seeds = [xs(line) for line in lower.lines if line.get_marker() == "o"]
     assert seeds == [[7, 9]] * 2

@@ -113,6 +113,7 @@ def test_a_record_has_five_seeds_solves_enough_and_is_faster_or_shows_less() -> 
 
 def test_a_seed_that_fails_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (file := tmp_path / "file.py").write_text("raise SystemExit('bad luck')")
+    runs: list[dict[str, Any]] = []
     for number in (1, 2):  # the same words begin a new row
         with pytest.raises(SystemExit):
             main([str(file), "--record", "Luck", "--out", str(tmp_path)])

@@ -80,8 +80,7 @@ def test_a_control_that_is_cut_leaves_no_verdict() -> None:
     for question in (SIGNAL, BLIND):
         assert answers[question].answer == "not applicable"
         assert "did not end in time" in answers[question].detail
-    assert answers[SIGNAL].low is not None
-    assert answers[SIGNAL].low > 0
+    assert (answers[SIGNAL].low or 0) > 0
 
 
 def test_what_cannot_be_trained_on_says_why() -> None:
