@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in SEEDS:
             if (*arm, seed) not in done:
                 append_json_lines(path, [measured(*arm, seed, options.runs)])
-    write_page(options.out, read_records(path), ARMS)
+    write_page(options.out, read_records(path))
     return 0
 
 

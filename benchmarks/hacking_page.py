@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,11 @@ def found(record: Mapping[str, Any], *, beyond: bool = True) -> int | None:
     return None
 
 
-def write_page(folder: Path, records: Sequence[Mapping[str, Any]], arms: Iterable[tuple[str, str]]) -> None:
-    """The page and its figure, with the loopholes and remedies in this order."""
+def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """The page and its figure."""
+    arms = dict.fromkeys((each["loophole"], each["remedy"]) for each in records)
     runs = {arm: [each for each in records if (each["loophole"], each["remedy"]) == arm] for arm in arms}
-    runs = {arm: some for arm, some in runs.items() if some}
+    runs = {arm: runs[arm] for arm in sorted(runs, key=lambda arm: LOOPHOLES.index(arm[0]))}
     first, others = records[0], [each["checks"][1:] for each in records if each["remedy"] != NONE]
     before = [sum(found(each, beyond=False) is not None for each in runs[loophole, NONE]) for loophole in LOOPHOLES]
     head = ["loophole", "remedy", "paid, start", "end", "random", "blind", "most", "true, start", "end", "early stop"]
