@@ -64,12 +64,13 @@ alone* was recorded when the mean decided; by rule 10 it is no record. Other pro
 that lengthens the seconds and the calibration alike, if not equally. The history of `examples/speedrun.py` has the
 files of earlier rows.
 
-**Ideas of record 3**, each tried by hand with one seed on validation lakes, not recorded, so no more than a hint.
-In training seconds, without loading and lakes: rows of a board as ids, 74.8 % in 4.3 s; cells, 73.4 % in 6.9 s (250
-steps of 128, two blocks). One block, 68.1 % in 1.5 s; two, 70.3 % in 2.9 s (250 steps of 64). Rates of Adam and Muon
-three and two times as high and a momentum of 0.9 for 0.95 made 120 steps enough; 100 solved 65.2 to 66.0 %. Loading transformers took 2.3 s and
-the first use of torch.optim 2.0 s. No help: embeddings of rows summed from their cells, a feed-forward layer half as
-wide, eight heads for four, larger batches with fewer steps, weights drawn twice as large, Muon's rate at 0.06.
+**Ideas of record 3**, each tried by hand with one seed on validation lakes, by the first reply, and not recorded, so no
+more than a hint. In training seconds, without loading and lakes: rows of a board as ids, 74.8 % in 4.3 s; cells, 73.4 %
+in 6.9 s (250 steps of 128, two blocks). One block, 68.1 % in 1.5 s; two, 70.3 % in 2.9 s (250 steps of 64). Rates of
+Adam and Muon three and two times as high and a momentum of 0.9 for 0.95 made 120 steps enough. Loading transformers
+took 2.3 s and the first use of torch.optim 2.0 s. No help: embeddings of rows summed from their cells, a feed-forward
+layer half as wide, eight heads for four, larger batches with fewer steps, weights drawn twice as large, Muon's rate at
+0.06.
 
 | solved, %, on the lakes of the last record | random weights | {names} |
 |---|---|{line}
