@@ -57,8 +57,10 @@ one), and in the claim they predict truthfully. Blind play has a true return of 
 
 ## What this shows, and what it does not
 
-- A remedy can only be judged where the loophole is found without one: at the claim. Remedies are not ranked: each
-  changes what is paid or learned, and the seeds are few.
+- **Which remedy stops it** can only be judged where the loophole is found without one: at the claim. Checking the true
+  board does, as it must. The KL term slows it and does not stop it: false claims earn most of the pay at the end, and
+  *0 of {count}* only says that the widest interval reaches the pay of blind play. Stopping early saves part of the true
+  return. Remedies are not ranked: each changes what is paid or learned, and the seeds are few.
 - **Farm**: the best play for the pay also reaches the goal, with its last move. **Bonus**: a player that learns enough
   must end in holes; the runs only show what {iterations} iterations do. **Claim**: a true one pays as much as a false
   one.
@@ -66,7 +68,7 @@ one), and in the claim they predict truthfully. Blind play has a true return of 
 - The loopholes were put there by hand, and a model of {parameters:,} parameters knows this game alone, from one warm
   start for all seeds. Nothing here says how often rewards in use are exploited, or by which models.
 - Lakes have 3x3 cells and no slip; one weight of the KL term (0.3, k3 in the loss) and one price of a move ({price})
-  were tried.
+  were tried, and shorter training only as *early stop*.
 
 {cost} Machine: {machine}.
 """
