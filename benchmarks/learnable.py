@@ -1,16 +1,18 @@
-"""Sensitivity and specificity of ``ragen-gym audit --learnable``: ``python -m benchmarks.learnable``.
+"""Verdicts of ``ragen-gym audit --learnable``: ``python -m benchmarks.learnable``.
 
 The environments are those of ``benchmarks.planted``. Thresholds were chosen on the first 30; ``--held-out`` plays the
-last ten, once: what ``learnable.json`` holds already is not played again.
+last ten, once; ``--others PYTHON`` plays the environments of other people in the interpreter that has their libraries.
+What ``learnable.json`` holds already is not played again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy as np
 from benchmarks import machine, markdown_table, page_parser, read_results, write_results
 from benchmarks.planted import HELD_OUT, KINDS, NUMBERS, Planted
 from ragen_agent.learnable import VERDICTS, LearnSettings, learn
-from ragen_agent.learnable.answers import BLIND, COMPARED, THRESHOLDS, Answer, Floats, Measured, answers, verdict
+from ragen_agent.learnable.answers import BLIND, GAP, SIGNAL, THRESHOLDS, Floats, Measured, answers, verdict
 from ragen_agent.learnable.train import REPEATS
 from ragen_gym.audit import AuditSettings
 from ragen_gym.core.stats import wilson
@@ -26,44 +28,50 @@ from ragen_gym.core.stats import wilson
 __all__ = ["main"]
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = LearnSettings(iterations=24, seconds=600)
+#: The command's, but for the clock: processor seconds, with those of ended child processes, on a shared machine.
+SETTINGS = LearnSettings(clock=lambda: sum(os.times()[:4]))
 EPISODES = 1024  # of a constant reply
 #: The verdict that is right for each kind.
 RIGHT = dict(zip(KINDS, ("teaches", "no signal", "pays without reading", "pays without solving"), strict=True))
+SUMS = [str(answer) for answer in range(-9, 19)]  # of two digits, or their difference
+#: Environments of other people: target, options and actions.
+OTHERS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("reasoning-gym:syllogism", {}, ["Yes", "No"]),
+    ("textarena:ThreeCardMonte-v0", {"steps": 1}, ["[0]", "[1]", "[2]"]),
+    ("Blackjack-v1", {}, []),
+    ("reasoning-gym:chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, SUMS),
+    ("reasoning-gym:count_bits", {"min_n": 1, "max_n": 15}, ["1", "2", "3", "4"]),
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train on the environments that are missing, and write the page."""
     parser = page_parser("learnable", __doc__)
     parser.add_argument("--held-out", action="store_true", help="the ten environments kept for the end")
+    parser.add_argument("--others", metavar="PYTHON", help="interpreter with textarena, reasoning-gym and gymnasium")
     parser.add_argument("--page-only", action="store_true", help="write the page again from the JSON")
     options = parser.parse_args(arguments)
-    results = read_results(options.out, "learnable") or {"machine": machine("torch"), "rows": []}
-    done = {row["number"] for row in results["rows"]}
-    for number in () if options.page_only else NUMBERS:
-        if number in done or (number in HELD_OUT and not options.held_out):
-            continue
-        planted = Planted(number)
-        audited = AuditSettings(options={"number": number}, path=[str(ROOT)])
-        code = digest()
-        report = learn("benchmarks.planted:Planted", audited, SETTINGS)
-        row = {"number": number, "kind": planted.kind, "about": planted.about, "tells": planted.tells, "code": code}
-        results["rows"].append(row | report.to_dict() | {"constant_reply": constant_reply(planted)})
-        print(json.dumps(row), report.verdict, f"{report.seconds:.0f} s", flush=True)
+    results = read_results(options.out, "learnable") or {"machine": machine("torch"), "rows": [], "others": []}
+
+    def run(rows: str, target: str, audited: AuditSettings, about: Mapping[str, Any]) -> None:
+        row = {**about, **asdict(learn(target, audited, SETTINGS))}
+        results[rows].append(row)
+        print(about, row["verdict"], f"{row['seconds']:.0f} s", flush=True)
         write_results(options.out, "learnable", results, _page(results))
+
+    for target, given, actions in OTHERS if options.others else ():
+        if target not in (row["target"] for row in results["others"]):
+            audited = AuditSettings(options=given, actions=actions, python=options.others)
+            run("others", target, audited, {"options": given, "actions": actions})
+    done = {row["number"] for row in results["rows"]}
+    for number in () if options.page_only or options.others else NUMBERS:
+        if number not in done and (options.held_out or number not in HELD_OUT):
+            planted = Planted(number)
+            about = {"number": number, "kind": planted.kind, "about": planted.about, "tells": planted.tells}
+            audited = AuditSettings(options={"number": number}, path=[str(ROOT)])
+            run("rows", "benchmarks.planted:Planted", audited, about | {"constant_reply": constant_reply(planted)})
     write_results(options.out, "learnable", results, _page(results))
     return 0
-
-
-def judged(row: Mapping[str, Any]) -> str:
-    """The verdict on a row's measurements, by the thresholds as they are."""
-    return verdict([Answer(**each) for each in row["answers"]])
-
-
-def digest() -> str:
-    """A name of the code that a row is measured with: of both packages and the planted environments."""
-    files = sorted([*ROOT.glob("ragen_*/**/*.py"), ROOT / "benchmarks" / "planted.py"])
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def constant_reply(planted: Planted) -> str:
@@ -95,134 +103,126 @@ def _played(planted: Planted, odd: int, reply: Callable[[], str]) -> tuple[Float
 
 def _page(results: Mapping[str, Any]) -> str:
     """The page of the rows so far."""
-    rows = results["rows"]
-    sides = {
-        "Chosen on": [row for row in rows if row["number"] not in HELD_OUT],
-        "Held out": [row for row in rows if row["number"] in HELD_OUT],
-    }
+    rows = sorted(results["rows"], key=lambda row: row["number"])
+    missing = sorted(set(NUMBERS).difference(row["number"] for row in rows))
     faulty = [row for row in rows if row["kind"] != "fine"]
-    lines = [
-        "# Does an environment teach?",
-        "",
-        INTRODUCTION.format(
-            planted=len(rows),
-            iterations=SETTINGS.iterations,
-            seconds=SETTINGS.seconds,
-            longer=sum(row["seconds"] > LearnSettings.seconds for row in rows),
-            limits=", ".join(f"{name} {value:g}" for name, value in THRESHOLDS.items()),
-            chosen=len(sides["Chosen on"]),
-            held=len(sides["Held out"]),
-            faulty=len(faulty),
-            model=sum(RIGHT[row["kind"]] == judged(row) for row in faulty),
-            script=sum(RIGHT[row["kind"]] == row["constant_reply"] for row in faulty),
-        ),
-    ]
-    for title, side in sides.items():
-        lines += ["", f"## {title}: {len(side)} environments", "", *_confusion(side)]
-    skewed = [row for row in rows if "skew" in row["about"]]
-    method = METHOD.format(
-        script=EPISODES,
-        levels=SETTINGS.levels,
-        repeats=REPEATS,
-        seconds=median(row["seconds"] for row in rows),
-        trained=mean(row["train_episodes"] for row in rows),
-        machine=results["machine"],
-        skewed=len(skewed),
-        missed=sum(RIGHT[row["kind"]] != judged(row) for row in skewed),
-        held_skewed=sum(row["number"] in HELD_OUT for row in skewed),
-        blind=THRESHOLDS["blind"],
-        shuffled=sum(judged(row) == "no signal" and _answer(row, BLIND)["n"] > 0 for row in rows),
-        without=sum("code" not in row for row in rows),
-    )
-    return "\n".join([*lines, "", "## The environments", "", PLANTED, "", _table(rows), "", method])
+    fine, skewed = [row for row in rows if row not in faulty], [row for row in rows if "skew" in row["about"]]
+    shuffled = [row for row in rows if row["verdict"] == "no signal" and _answer(row, BLIND)["n"]]
+    seconds = sorted(row["seconds"] for row in rows)
+    return f"""\
+# Does an environment teach?
 
+`python -m benchmarks.learnable` runs `ragen-gym audit --learnable`, with the command's settings, on {len(rows)} of 40
+planted environments of known kind. The minute is counted in processor seconds, as the machine was shared. The
+thresholds (signal {THRESHOLDS[SIGNAL]}, blind {THRESHOLDS[BLIND]}, gap {THRESHOLDS[GAP]}) were fixed on 30 environments
+with earlier code and other settings, and not changed since. Ten were held out; the earlier code was run on them once,
+too. Numbers 0 to 21 were run first, then the held-out ones, then the rest; not run, for want of time:
+{", ".join(map(str, missing)) or "none"}.
 
-def _confusion(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not rows:
-        return ["Not run yet."]
-    said = [(row["kind"], judged(row)) for row in rows]
-    script = [(row["kind"], row["constant_reply"]) for row in rows]
-    table = []
-    for kind, wanted in RIGHT.items():
-        inside = [each == wanted for of, each in said if of == kind]
-        outside = [each != wanted for of, each in said if of != kind]
-        rates = [str(wilson(sum(each), len(each))) if each else "-" for each in (inside, outside)]
-        counts = [str(said.count((kind, each)) or "-") for each in VERDICTS]
-        table.append([kind, *counts, *rates, f"{script.count((kind, wanted))} of {len(inside)}"])
-    right, without = (sum(RIGHT[kind] == each for kind, each in by) for by in (said, script))
-    return [
-        f"Right verdicts: {right} of {len(said)}, {wilson(right, len(said))}; by the constant reply, {without}.",
-        "",
-        markdown_table(["planted", *VERDICTS, "sensitivity", "specificity", "constant reply is right"], table),
-    ]
+Two fools stand beside the model. A script without a model judges the best constant reply against random replies, by
+the same thresholds. Or one verdict is given to all. On the {len(faulty)} environments that are not fine, the script is
+right {_right(faulty, "constant_reply")} times and the model {_right(faulty)} times. Only `teaches` needs a model: it
+says so of {_right(fine)} of {len(fine)}.
 
+## Chosen on
 
-INTRODUCTION = """\
-`python -m benchmarks.learnable` trains the small model of `ragen-gym audit --learnable` on {planted} planted
-environments of known kind, with other settings than the command's: up to {iterations} iterations and {seconds:g}
-seconds, without the control with random groups. The default, one minute for four policies, was not measured; {longer}
-environments took longer here. The thresholds ({limits}) were fixed on {chosen} environments; {held} were kept apart
-and run once, afterwards.
+{_confusion([row for row in rows if row["number"] not in HELD_OUT])}
 
-A script without a model, the best constant reply beside random replies, is judged by the same thresholds. On the
-{faulty} environments that are not fine it is right {script} times, and the model {model} times: only `teaches` needs
-the model here."""
+## Held out
 
+{_confusion([row for row in rows if row["number"] in HELD_OUT])}
 
-PLANTED = """\
+## The environments
+
 Signal and gap are shares of the range of returns seen; blind is the blind policy's share of the trained model's gain.
-A dash: not measured, as no gain was to be explained or success is not told. Wrong verdicts are bold."""
+A dash: not measured, as no gain was to be explained or success is not told. Wrong verdicts are bold.
+
+{_table(rows)}
+
+## Environments of other people
+
+The first four were listed before any was run. The last was added afterwards, as an easy one. No other was run. Each
+trains once, with one seed, and plays {SETTINGS.levels} levels {REPEATS} times.
+{"".join(map(_other, results["others"]))}
+## How
+
+A planted environment asks one or two short questions a level and offers 2 to 11 replies. A model of 0.15M parameters
+imitates random valid replies, which teaches the form of a reply and not the skill. Then it trains with Dr. GRPO, 16
+levels with 8 episodes each in an iteration, for a quarter of the time that is left, or until the returns of a level no
+longer differ. Where it gained, copies train as many iterations with shuffled rewards and without sight of the level.
+The shuffled rewards changed {len(shuffled)} of the verdicts. All policies play the same {SETTINGS.levels} levels, of
+seeds that training does not draw, {REPEATS} episodes each at temperature 1. Intervals are over these levels, for one
+training run with one seed: they do not hold the spread between training runs. The constant reply is chosen on
+{EPISODES:,} seeds and judged on {EPISODES:,} others.
+
+The median planted environment took {median(seconds):.0f} processor seconds and the longest {seconds[-1]:.0f}
+({results["machine"]}).
+
+## What it does not show
+
+- The planted environments are small, alike and made by us, and the ten held out come from the same generator.
+- "No signal" means that this small model found none in this time. A task beyond it looks like a broken one. That is so
+  in three environments of other people, which whoever reads can solve: its replies to a level soon no longer differed,
+  and its training ended. None of the five was found to teach.
+- `skew` overwrites the right answer in four tenths of the questions, and the text stays. The verdict is right on
+  {_right(skewed)} of {len(skewed)} such environments. A blind policy has 0.62 to 0.67 of a perfect reader's gain there:
+  "teaches" is hardly within reach. None of them is held out: that table is an easier test.
+- Number 36 is not quite held out: learning curves of 12, 16, 24, 28 and 36, without controls or verdicts, were looked
+  at while the learning rate was chosen.
+- "Pays without solving" needs an environment that tells success apart from reward, as all planted hackable ones do.
+  In any other, a phrase that always pays appears as "pays without reading".
+"""
+
+
+def _right(rows: Sequence[Mapping[str, Any]], by: str = "verdict") -> int:
+    return sum(RIGHT[row["kind"]] == row[by] for row in rows)
 
 
 def _answer(row: Mapping[str, Any], question: str) -> Mapping[str, Any]:
     return next(each for each in row["answers"] if each["question"] == question)
 
 
+def _confusion(rows: Sequence[Mapping[str, Any]]) -> str:
+    table = []
+    for kind, wanted in RIGHT.items():
+        inside = [row for row in rows if row["kind"] == kind]
+        outside = [row["verdict"] != wanted for row in rows if row["kind"] != kind]
+        rates = [str(wilson(_right(inside), len(inside))), str(wilson(sum(outside), len(outside)))]
+        counts = [str(sum(row["verdict"] == each for row in inside) or "-") for each in VERDICTS]
+        table.append([kind, *counts, *rates, f"{_right(inside, 'constant_reply')} of {len(inside)}"])
+    one, script = max(sum(row["kind"] == kind for row in rows) for kind in KINDS), _right(rows, "constant_reply")
+    head = ["planted", *VERDICTS, "sensitivity", "specificity", "constant reply is right"]
+    right = f"Right verdicts: {_right(rows)} of {len(rows)}, {wilson(_right(rows), len(rows))}. The best constant reply"
+    return f"{right} gives {script}, and one verdict for all at best {one}.\n\n{markdown_table(head, table)}"
+
+
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = []
-    for row in sorted(rows, key=lambda row: row["number"]):
-        figures = {each["question"]: f"{each['figure']:.2f}" for each in row["answers"] if each["n"]}
-        asked = [figures.get(question, "-") for question in COMPARED]
-        verdicts = [
-            each if RIGHT[row["kind"]] == each else f"**{each}**" for each in (judged(row), row["constant_reply"])
+    for row in rows:
+        asked = [_answer(row, question) for question in THRESHOLDS]
+        figures = [f"{each['figure']:.2f}" if each["n"] else "-" for each in asked]
+        said = [
+            each if RIGHT[row["kind"]] == each else f"**{each}**" for each in (row["verdict"], row["constant_reply"])
         ]
-        cells.append([str(row["number"]), row["kind"], row["about"], *asked, f"{row['seconds']:.0f}", *verdicts])
-    head = ["", "planted", "about", *COMPARED.values(), "seconds", "verdict", "constant reply"]
+        cells.append([str(row["number"]), row["kind"], row["about"], *figures, f"{row['seconds']:.0f}", *said])
+    head = ["", "planted", "about", "signal", "blind", "gap", "seconds", "verdict", "constant reply"]
     return markdown_table(head, cells)
 
 
-METHOD = """\
-## How
+def _other(row: Mapping[str, Any]) -> str:
+    """The section of an environment of other people."""
+    given = [f" --option {name}={value}" for name, value in row["options"].items()]
+    listed = [f" --action={shlex.quote(action)}" for action in row["actions"]]
+    command = "".join(["ragen-gym audit --learnable ", row["target"], *given, *listed])
+    measured = [f"- {each['question']}: {each['answer']}; {each['detail']}\n" for each in row["answers"] if each["n"]]
+    return f"""
+### {row["target"]}: {row["verdict"]}
 
-Each environment asks one or two short questions a level and offers 2 to 11 replies. A model of 0.15M parameters
-imitates random valid replies, which teaches the form of a reply and not the skill. Then it trains with Dr. GRPO, 16
-levels with 8 episodes each in an iteration. Where it gained, copies train with shuffled rewards and without sight of
-the level; the shuffled rewards changed {shuffled} of the verdicts. All policies play the same {levels} levels, of seeds
-that training does not draw, {repeats} episodes each at temperature 1. Intervals are over these levels, for one training
-run with one seed: they do not hold the spread between training runs. The constant reply is chosen on {script:,} seeds
-and judged on {script:,} others.
+`{command}`
 
-The median environment took {seconds:.0f} seconds on a core shared with other work ({machine}), and {trained:,.0f}
-training episodes of each policy on average.
+With {row["version"]}, {row["train_episodes"]:,} training episodes of each policy, {row["seconds"]:.0f} s:
 
-## What it does not show
-
-- The environments are small, alike and made by us, and the ten held out come from the same generator. Other people's
-  environments differ more than these do from each other.
-- {without} rows were measured with slightly older code and do not name it; rows to come record its digest. Headroom in
-  their records is to the best episode. In 0 to 5 a control could end sooner than the trained model. Before the others
-  `any` was redefined, so that its phrase also solves: by the old definition 6, 10 and 18 would most likely be "pays
-  without solving".
-- "No signal" means that this small model found none in this time. A task beyond it looks like a broken one.
-- `skew` overwrites the right answer in four tenths of the questions, and the text stays. {missed} of {skewed} such
-  environments have a wrong verdict. A blind policy has 0.62 to 0.67 of a perfect reader's gain there, and the limit is
-  {blind:g}: "teaches" is hardly within reach. {held_skewed} of them are held out: that table is an easier test.
-- Number 36 is not quite held out: learning curves of 12, 16, 24, 28 and 36, without controls or verdicts, were looked
-  at while the learning rate was chosen.
-- "Pays without solving" needs an environment that tells success apart from reward. All planted hackable ones do.
-- A blind policy finds a reply that always pays, too. A hack in an environment that tells no success therefore appears
-  as "pays without reading".
-"""
+{"".join(measured)}"""
 
 
 if __name__ == "__main__":

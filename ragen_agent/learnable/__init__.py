@@ -1,7 +1,6 @@
 """Learnability of an audited environment: a small model trained on it for a minute, beside controls.
 
-``task`` makes the audited environment a text task, ``train`` trains the model and its controls, and ``answers`` reads
-the measured returns. ``ragen-gym audit --learnable`` finds ``learn`` by name.
+``task`` makes the environment a text task, ``train`` trains and measures, ``answers`` judges the returns.
 """
 
 from ragen_agent.learnable.answers import VERDICTS, Answer, Report

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragen_gym.core.stats import Estimate, clustered_mean, mean_interval, scipy_stats, wilson
 
-__all__ = ["COMPARED", "THRESHOLDS", "VERDICTS", "Answer", "Measured", "Report", "answers", "gain", "verdict"]
+__all__ = ["THRESHOLDS", "VERDICTS", "Answer", "Measured", "Report", "answers", "gain", "verdict"]
 
 Floats = NDArray[np.float64]
 
@@ -23,10 +22,9 @@ VERDICTS = {
     "teaches": "the small model learns from what it reads, and solves what pays",
 }
 SIGNAL, BLIND, GAP = "training signal", "pays without reading", "pays more than it solves"
-COMPARED = {SIGNAL: "signal", BLIND: "blind", GAP: "gap"}
-#: Least figures of a yes. ``signal`` and ``gap`` are in units of the range of returns seen, ``blind`` is a share of the
-#: trained model's gain. Chosen on 30 planted environments (``benchmarks/learnable.md``).
-THRESHOLDS = {"signal": 0.05, "gap": 0.15, "blind": 0.7}
+#: Least figures of a yes: shares of the range of returns seen, and of the trained model's gain where it is the blind
+#: policy's. Chosen on 30 planted environments (``benchmarks/learnable.md``).
+THRESHOLDS = {SIGNAL: 0.05, BLIND: 0.7, GAP: 0.15}
 CUT = "the control did not end in time"
 
 
@@ -34,20 +32,13 @@ CUT = "the control did not end in time"
 class Measured:
     """Episodes of each policy on the same levels, floats (levels, episodes of a level), NaN where one failed."""
 
-    returns: dict[str, Floats]
-    """``start``, ``trained``, and, where it gained, the controls ``shuffled`` and ``blind``."""
-    successes: dict[str, Floats]
-    """The same as 0 and 1; empty where the environment does not tell success."""
-    random: list[float]
-    """Returns of random valid replies."""
-    oracle: list[float]
-    """Returns of the environment's own solutions; empty where it has none."""
-    least: float
-    """The least return of any episode, in training too."""
-    best: float
-    """The best one, the oracle's too."""
-    first_messages: int
-    """How many distinct ones the levels have."""
+    returns: dict[str, Floats]  # ``start``, ``trained``, and, where it gained, the controls ``shuffled`` and ``blind``
+    successes: dict[str, Floats]  # the same as 0 and 1; empty where the environment does not tell success
+    random: list[float]  # returns of random valid replies
+    oracle: list[float]  # returns of the environment's own solutions; empty where it has none
+    least: float  # return of any episode, in training too
+    best: float  # of the oracle, too
+    first_messages: int  # that differ
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,6 @@ class Answer:
     high: float | None = None
     n: int = 0  # episodes
     figure: float = 0.0  # compared with a threshold
-    clear: bool = False  # whether the interval excludes no effect
 
 
 @dataclass
@@ -72,16 +62,10 @@ class Report:
     target: str
     version: str = ""
     verdict: str = "not applicable"
-    reason: str = ""  # the verdict's meaning, or why there is none
-    cut: list[str] = field(default_factory=list)  # parts left out for want of time
+    reason: str = ""  # the verdict's meaning, or why there is none, such as what was cut for want of time
     answers: list[Answer] = field(default_factory=list)
-    iterations: int = 0
     train_episodes: int = 0  # of each trained policy
     seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
 
 
 def answers(found: Measured) -> list[Answer]:
@@ -91,12 +75,12 @@ def answers(found: Measured) -> list[Answer]:
 
 def verdict(given: list[Answer]) -> str:
     """The first of ``VERDICTS`` that the answers give."""
-    yes = {each.question: _is_yes(each) for each in given if each.question in COMPARED}
-    if not yes[SIGNAL]:
+    yes = [each.question for each in given if each.answer == "yes"]
+    if SIGNAL not in yes:
         return "no signal"
-    if yes[GAP]:
+    if GAP in yes:
         return "pays without solving"
-    return "pays without reading" if yes[BLIND] else "teaches"
+    return "pays without reading" if BLIND in yes else "teaches"
 
 
 def _paired(first: Floats, second: Floats) -> Estimate:
@@ -111,17 +95,13 @@ def _range(found: Measured) -> float:
     return found.best - found.least
 
 
-def _measured(question: str, answer: str, detail: str, estimate: Estimate) -> Answer:
-    return Answer(question, answer, detail, estimate.value, estimate.low, estimate.high, estimate.n)
+def _measured(question: str, answer: str, detail: str, estimate: Estimate, figure: float = 0.0) -> Answer:
+    return Answer(question, answer, detail, estimate.value, estimate.low, estimate.high, estimate.n, figure)
 
 
 def _judged(question: str, detail: str, estimate: Estimate, figure: float, clear: bool) -> Answer:
-    answer = replace(_measured(question, "no", detail, estimate), figure=figure, clear=clear)
-    return replace(answer, answer="yes") if _is_yes(answer) else answer
-
-
-def _is_yes(answer: Answer) -> bool:
-    return answer.clear and answer.figure >= THRESHOLDS[COMPARED[answer.question]]
+    answer = "yes" if clear and figure >= THRESHOLDS[question] else "no"
+    return _measured(question, answer, detail, estimate, figure)
 
 
 def _shown(estimate: Estimate) -> str:
@@ -138,8 +118,8 @@ def _signal(found: Measured) -> Answer:
     before, after = np.nanmean(returns["start"]), np.nanmean(returns["trained"])
     detail = f"return {before:.3g} before and {after:.3g} after training, gain {_shown(own)}"
     if "shuffled" not in returns:
-        judged = _judged(SIGNAL, detail, own, own.value / (_range(found) or 1.0), False)
-        return replace(judged, answer="not applicable", detail=f"{detail}; {CUT}") if own.low > 0 else judged
+        answer, cut = ("not applicable", f"; {CUT}") if own.low > 0 else ("no", "")
+        return _measured(SIGNAL, answer, detail + cut, own, own.value / (_range(found) or 1.0))
     beyond = _paired(returns["trained"], returns["shuffled"])
     detail += f"; {_shown(beyond)} more than with shuffled rewards"
     figure = min(own.value, beyond.value) / (_range(found) or 1.0)
@@ -164,7 +144,7 @@ def _headroom(found: Measured) -> Answer:
         source, otherwise = "without solutions of the environment: the trained model earns", "not applicable"
     value, half = most.value - random.value, float(np.hypot(most.half_width, random.half_width))
     above = Estimate(value, value - half, value + half, most.n + random.n)
-    yes = above.low > 0 and value > THRESHOLDS["signal"] * _range(found)
+    yes = above.low > 0 and value > THRESHOLDS[SIGNAL] * _range(found)
     detail = f"{source} {most.value:.3g}, random valid replies {random.value:.3g}: {_shown(above)} more"
     return _measured("headroom", "yes" if yes else otherwise, detail, above)
 
@@ -189,8 +169,8 @@ def _difficulty(found: Measured) -> Answer:
     means = values.mean(axis=1)
     within = float(((values - means[:, None]) ** 2).sum() / (levels * (each - 1))) if levels else 0.0
     if levels < 2 or within == 0:
-        what = "returns of a level do not differ" if levels else "no level was played whole"
-        return Answer("difficulty differs by level", "not applicable", f"{what}, so that levels cannot be compared")
+        detail = "the returns of each level are equal, or too few levels were played whole"
+        return Answer("difficulty differs by level", "not applicable", detail)
     ratio = each * float(means.var(ddof=1)) / within
     f = scipy_stats().f
     freedom = levels - 1, levels * (each - 1)

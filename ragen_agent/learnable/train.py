@@ -29,7 +29,7 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.rollout import Instance
-from ragen_agent.tokens.trajectory import Trajectory, without_failed
+from ragen_agent.tokens.trajectory import without_failed
 from ragen_gym.audit import AuditSettings
 from ragen_gym.core.console import rich_console
 
@@ -49,12 +49,11 @@ class LearnSettings:
 
     seconds: float = 60.0  # of everything but the start of the environment's process
     iterations: int = 400  # at most, of each of the three trained policies
-    levels: int = 64  # at most, that are measured on, ``REPEATS`` episodes each
-    seed: int = 0
+    levels: int = 64  # that are measured on, ``REPEATS`` episodes each
     clock: Callable[[], float] = field(default=time.monotonic, compare=False)  # in seconds
 
     def __post_init__(self) -> None:
-        for name, least in (("seconds", 1), ("iterations", 1), ("levels", 8), ("seed", 0)):
+        for name, least in (("seconds", 1), ("iterations", 1), ("levels", 8)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name}={getattr(self, name)} is too small: give {least} or more.")
 
@@ -64,16 +63,13 @@ class OutOfTime(BaseException):
 
 
 class TimedDisplay(Display):
-    """A display without output that calls a function after each step of the warm start."""
+    """A display without output that calls ``after`` after each step of the warm start."""
 
-    def __init__(self, after: Callable[[], None]) -> None:
-        super().__init__(rich_console(file=io.StringIO()))
-        self._after = after
+    after: Callable[[], None]
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-        """Count the steps and call the function."""
-        super().advance(record, steps)
-        self._after()
+        """Call the function."""
+        self.after()
 
 
 class ControlledBackend(LocalBackend):
@@ -91,7 +87,9 @@ class ControlledBackend(LocalBackend):
             return found
         rng = np.random.default_rng(derive_seed(self.config.seed, SeedStream.FILTER, number, 1))
         totals = rng.permutation([each.total_reward for each in rows]).tolist()
-        return replace(found, trajectories=list(map(_earning, rows, totals)))
+        earned = [(*[0.0] * len(row.turn_rewards), total)[1:] for row, total in zip(rows, totals, strict=True)]
+        shuffled = [replace(row, turn_rewards=rewards) for row, rewards in zip(rows, earned, strict=True)]
+        return replace(found, trajectories=shuffled)  # all of a return is earned in the last turn
 
 
 def learn(
@@ -137,7 +135,7 @@ class _Trial:
         self.how, self.folder, self.report = how, folder, report
         self.returns: dict[str, NDArray[np.float64]] = {}
         self.successes: dict[str, NDArray[np.float64]] = {}
-        self.began, self.levels, self.iterations = how.clock(), how.levels, how.iterations
+        self.began, self.iterations = how.clock(), how.iterations
 
     def spent(self) -> float:
         """Seconds since the beginning."""
@@ -150,7 +148,7 @@ class _Trial:
 
     def run(self, progress: Callable[[str, int], None]) -> None:
         """Train and measure everything, or what the time allows; fill the report."""
-        phase, over = "the warm start", False
+        phase = "the warm start"
         try:
             self.prepare()
             for place, phase in enumerate(CONTROLS):
@@ -161,20 +159,19 @@ class _Trial:
                 if not gain(self.returns).low > 0:
                     break  # there is nothing for a control to explain
         except OutOfTime:
-            over = True
-            self.report.cut.append(f"{phase}: not ended after {self.how.seconds:g} s, nor what follows")
-        self.report.reason = f"cut short ({'; '.join(self.report.cut)}): give it more minutes"
+            self.report.reason = f"{phase} did not end within {self.how.seconds:g} s and was cut: give more minutes"
         if "trained" in self.returns:
-            self.report.answers = answers(self.measured())
-            self.report.iterations = self.iterations
+            seen, first = self.seen, self.first_messages
+            found = Measured(self.returns, self.successes, self.random, self.oracle, min(seen), max(seen), first)
+            self.report.answers = answers(found)
             self.report.train_episodes = self.iterations * self.config.training.groups * self.config.training.group_size
-        if not over:
+        if not self.report.reason:
             self.report.verdict = verdict(self.report.answers)
             self.report.reason = VERDICTS[self.report.verdict]
 
     def prepare(self) -> None:
         """Play at random, derive the budgets, warm start, and measure the start."""
-        task, rng = AuditedTask(SESSION, split="train"), np.random.default_rng(self.how.seed)
+        task, rng = AuditedTask(SESSION, split="train"), np.random.default_rng(0)
         self.random, self.oracle, self.told = list[float](), list[float](), False
         turns, longest_reply, longest = 0, 0, 0
         for seed in range(PROBED):
@@ -192,13 +189,10 @@ class _Trial:
             if (solution := task.solution()) is not None:
                 self.oracle.append(sum(task.step(reply)[1] for reply in solution))
         if longest > MOST_TOKENS:
-            raise ValueError(
-                f"an episode has some {longest} tokens; the small model is trained on up to {MOST_TOKENS}."
-            )
+            raise ValueError(f"an episode has some {longest} tokens; the small model trains on up to {MOST_TOKENS}.")
         self.seen = [*self.random, *self.oracle]
         self.config = Config(
             game=TASK,
-            seed=self.how.seed,
             env_options={"session": SESSION},
             turns=Turns(
                 max_turns=turns, max_tokens_per_turn=2 * longest_reply, max_tokens_per_episode=2 * longest + 16 * turns
@@ -219,12 +213,12 @@ class _Trial:
             evaluation=Evaluation(batch=128),
         )
         policy = Policy.build(self.config)
-        warm_start(self.config, policy, self.folder / "warm", TimedDisplay(self.check_time))
+        display = TimedDisplay(rich_console(file=io.StringIO()))
+        display.after = self.check_time
+        warm_start(self.config, policy, self.folder / "warm", display)
         self.first_messages = len({task.reset(seed=seed)[0] for seed in range(PROBED)})
         before = self.spent()
         self.play("start", policy)
-        if self.levels < self.how.levels:
-            self.report.cut.append(f"evaluation: {self.levels} of {self.how.levels} levels")
         # One part to train each policy, and one to spare: the controls may have longer episodes.
         parts, each = len(CONTROLS) + 1, self.spent() - before
         self.until = self.spent() + (self.how.seconds - self.spent() - len(CONTROLS) * each) / parts
@@ -232,61 +226,35 @@ class _Trial:
     def train(self, control: str) -> None:
         """Train from the warm start and measure: a part of the time, and the controls as long as the trained policy."""
         options = {"session": SESSION, "blind": control == "blind"}
-        config = replace(self.config, env_options=options)
+        training = replace(self.config.training, iterations=self.iterations)
+        config = replace(self.config, env_options=options, training=training)
         folder = RunFolder(self.folder / control)
         folder.path.mkdir()
         policy = Policy.build(config, self.folder / "warm")
         backend = ControlledBackend(config, policy, folder)
         backend.shuffled, backend.seen = control == "shuffled", self.seen
-        loop, limited = backend.loop(), control == "trained"
-
-        def interrupted() -> bool:
-            return self.spent() > self.until if limited else loop.iteration >= self.iterations
-
+        loop = backend.loop()
         with suppress(KeyboardInterrupt):  # the loop's answer where it was interrupted
-            loop.run(interrupted=interrupted)
-        if limited:
+            loop.run(interrupted=lambda: control == "trained" and self.spent() > self.until)
+        if control == "trained":
             self.iterations = loop.iteration
         self.play(control, replace(policy, config=config))
 
     def play(self, name: str, policy: Policy) -> None:
-        """Episodes of a policy on the test's levels, of each the same ones: so many as the start could play in time."""
-        instances = [Instance(number // REPEATS, number) for number in range(self.levels * REPEATS)]
+        """Episodes of a policy on the test's levels; each policy plays the same ones."""
+        instances = [Instance(number // REPEATS, number) for number in range(self.how.levels * REPEATS)]
         processes = policy.processes("test", self.config.evaluation.batch)
-        seed, played = derive_seed(self.how.seed, SeedStream.EVALUATION), list[Trajectory]()
-        for first in range(0, len(instances), len(processes)):
-            if first and name == "start" and self.spent() > self.how.seconds / 4:
-                self.levels = first // REPEATS
-                break
-            numbers = range(len(instances))[first : first + len(processes)]
-            played += policy.play(processes, instances, self.config.training.temperature, seed, numbers=numbers)
+        seed = derive_seed(self.config.seed, SeedStream.EVALUATION)
+        played = policy.play(processes, instances, self.config.training.temperature, seed)
         self.seen += [each.total_reward for each in without_failed(played)]
         failed = [each.failure is not None for each in played]
 
         def table(values: list[float]) -> NDArray[np.float64]:
-            return np.where(failed, np.nan, values).reshape(self.levels, REPEATS)
+            return np.where(failed, np.nan, values).reshape(self.how.levels, REPEATS)
 
         self.returns[name] = table([each.total_reward for each in played])
         if self.told:
             self.successes[name] = table([float(each.success) for each in played])
-
-    def measured(self) -> Measured:
-        """Everything that the answers read."""
-        return Measured(
-            self.returns,
-            self.successes,
-            self.random,
-            self.oracle,
-            least=min(self.seen),
-            best=max(self.seen),
-            first_messages=self.first_messages,
-        )
-
-
-def _earning(episode: Trajectory, total: float) -> Trajectory:
-    """The episode with this return, all of it earned in the last turn."""
-    turns = len(episode.turn_rewards)
-    return replace(episode, turn_rewards=(*[0.0] * (turns - 1), total)[:turns])
 
 
 def _length(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,9 @@ def _learn(arguments: argparse.Namespace, settings: AuditSettings) -> int:
         with progress_bar(f"learn {target}", len(learnable.CONTROLS)) as bar:
             reports.append(learnable.learn(target, settings, how, lambda phase, place: bar.update(place, phase)))
     if arguments.json:
-        print_json([report.to_dict() for report in reports])
+        print_json([asdict(report) for report in reports])
     for report in () if arguments.json else reports:
         print(wrapped(f"{report.verdict}: {report.reason}", f"{report.target} ({report.version}): "))
-        print(*(wrapped(each, "cut: ") for each in report.cut), sep="\n", end="\n" * bool(report.cut))
         print("\n".join(table_lines([(each.question, each.answer, each.detail) for each in report.answers])))
     return int(any(report.verdict not in ("teaches", "not applicable") for report in reports))
 

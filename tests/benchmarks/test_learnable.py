@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from benchmarks import learnable, read_results
+from benchmarks import read_results
 from benchmarks.learnable import RIGHT, ROOT, constant_reply
 from benchmarks.planted import KINDS, NUMBERS, Planted
 
 
 @pytest.mark.parametrize("number", range(4), ids=KINDS)
 def test_the_verdict_of_the_best_constant_reply_is_the_recorded_one(number: int) -> None:
-    row = read_results(ROOT / "benchmarks", "learnable")["rows"][number]
+    rows = read_results(ROOT / "benchmarks", "learnable")["rows"]
+    row = next(row for row in rows if row["number"] == number)
     found = constant_reply(Planted(number))
     assert found == row["constant_reply"]
     assert (found == RIGHT[row["kind"]]) == (row["kind"] != "fine")  # it never reads
@@ -34,16 +34,3 @@ def test_the_share_of_a_blind_policy_where_answers_are_overwritten(number: int) 
     # Of n alike likely answers (0.4 (1 - 1/n)) / (0.6 (1 - 1/n)); the larger of two digits is 1 in one of 45 pairs.
     larger = (0.4 + 0.6 / 45 - 0.1) / (0.6 + 0.4 / 45 - 0.1)
     assert share == pytest.approx(larger if planted.question == "larger" else 2 / 3, abs=0.05)
-
-
-def test_the_digest_changes_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learnable, "ROOT", tmp_path)
-    files = [tmp_path / "ragen_agent" / "train.py", tmp_path / "benchmarks" / "planted.py"]
-    for file in files:
-        file.parent.mkdir()
-        file.write_text("1")
-    found = {learnable.digest()}
-    for file in files:
-        file.write_text("2")
-        found.add(learnable.digest())
-    assert len(found) == 3
