@@ -6,6 +6,7 @@ Conversations become requests to ``ragen_agent.agents.running_batch``, which gen
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
@@ -25,8 +26,12 @@ from ragen_gym.envs.reply import open_thinking, whole_reply
 if TYPE_CHECKING:
     from ragen_agent.inference import ImageSpan, Sampled
 
+_LOG = logging.getLogger(__name__)
+
 LARGE = 2**24
 """Parameters from which a model is played in bfloat16 where the CPU has units for it."""
+
+FEW_TOKENS = 10_000  # a trained model with a smaller vocabulary began from scratch
 
 CONTEXT = 2**20  # tokens, for a model whose config names no limit
 
@@ -109,6 +114,12 @@ class HFAgent:
         self.batch = self.concurrency = batch  # more would only wait, while the clocks of their episodes run
         self._replies = RunningBatch(self._engine, batch, self.timeout, self._answer)
         self.seen = find_seen(path)
+        if self.seen and len(self._tokenizer) < FEW_TOKENS:
+            _LOG.warning(
+                "%s is a small model from scratch, which knows only the words of its training levels: where a suite "
+                "has others, its replies are malformed. `ragen-agent eval RUN` measures it on the levels of its run.",
+                self.name,
+            )
         self.settings = {
             "max_tokens": max_tokens,
             "top_p": top_p,

@@ -283,11 +283,19 @@ def _check_oracle_by_play(game: Game, actions: int) -> list[str]:
     rng, boards = np.random.default_rng(0), [*map(bytes, game.generate(_keys(_LEVELS), None))]
     rewards = [value for _, value in game.rewards()]
     span = sum(max(value, 0.0) for value in rewards) - sum(min(value, 0.0) for value in rewards)  # of a move
+    waits: list[str] = []  # said last: an oracle that is wrong otherwise is told so first
+
+    def chosen(solution: Solution, board: bytes, state: Sequence[int], left: int) -> int:
+        action = _asked(solution.action, board, state, left)
+        if not game.action_mask(board, state)[action] and _asked(solution.success, board, state, left) > CLOSE:
+            waits.append(f"with {left} actions left, {game.Action(action).name} on\n{game.own_text(board)}")
+        return action
+
     for left, board in product(sorted({1, 2, actions, 5 * actions}), boards):
         try:
             solution, start = _asked(game.solve, board), first_state(game, board)
             success, total = (_asked(ask, board, start, left) for ask in (solution.success, solution.expected_return))
-            policy = cache(partial(_asked, solution.action))
+            policy = cache(partial(chosen, solution))
             n = _EPISODES if game.stochastic else 1  # one episode of a deterministic game is exact
             by_oracle = [_play(game, board, policy, left, rng) for _ in range(n)]
         except _NoAnswer as error:
@@ -312,6 +320,11 @@ def _check_oracle_by_play(game: Game, actions: int) -> list[str]:
                 mean <= total + room + CLOSE,
                 f"{label} a return of at most {total:.3g}, and {player} earn {mean:.3g} each {where}",
             )
+    require(
+        not waits,
+        f"{game.name}: the oracle plays moves that change nothing where it can still win, so demonstrations teach to "
+        f"wait; among the best moves it must take one of a shortest episode: {(waits or [''])[0]}",
+    )
     return []
 
 

@@ -110,11 +110,15 @@ def all_of(agent: Any, *replies: Coroutine[Any, Any, Any]) -> list[Any]:
     return asyncio.run(play())
 
 
-def test_the_record_of_the_run_that_made_the_model_is_found(model: Path, tmp_path: Path) -> None:
+def test_the_record_of_the_run_that_made_the_model_is_found(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert agent_of(model).seen is None
+    assert "knows only the words of its training levels" not in caplog.text
     shutil.copytree(model, tmp_path / "run" / "checkpoint")
     write_seen(tmp_path / "run" / "seen.npy", [7])
     assert agent_of(tmp_path / "run" / "checkpoint").seen == tmp_path / "run" / "seen.npy"
+    assert "a small model from scratch, which knows only the words of its training levels" in caplog.text
 
 
 def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:

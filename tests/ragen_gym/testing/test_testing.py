@@ -84,6 +84,12 @@ def forgetful(solution: TightropeSolution, board: Board, state: Sequence[int], a
     return TightropeSolution.success(solution, board, state, actions_left) / (1 + actions_left)
 
 
+def dawdling(solution: TightropeSolution, board: Board, state: Sequence[int], actions_left: int) -> int:
+    """Steps back at the start of the rope for as long as there is time for that: its chance of success is the best."""
+    need = board.index(rules.Tile.FLAG) if rules.Tile.FLAG in board else 0
+    return int(state[0] > 0 or need >= actions_left) and TightropeSolution.action(solution, board, state, actions_left)
+
+
 def first_board_for_all(game: Tightrope, keys: Any, split: str | None) -> Any:
     boards = Tightrope.generate(game, keys, split)
     boards[:] = boards[:1]
@@ -126,6 +132,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "and trying everything gives",
     ),
     ({"solve": solver(success=forgetful)}, "chance of success must grow with the actions left"),
+    (
+        {"solve": solver(action=dawdling)},
+        r"moves that change nothing where it can still win.*actions left, BACK on",
+    ),
     ({"solve": solver(action=lambda *_: 5)}, "the oracle's action 5 is not one of the game's"),
     ({"blind": staticmethod(lambda board, state, params: 2)}, "blind returns 2, then 2; it must return an action"),
     ({"blind": staticmethod(lambda board, state, params: state.append(0) or 1)}, "blind changes its arguments"),
