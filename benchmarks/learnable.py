@@ -25,8 +25,6 @@ from ragen_agent.learnable.train import REPEATS
 from ragen_gym.audit import AuditSettings
 from ragen_gym.core.stats import wilson
 
-__all__ = ["main"]
-
 ROOT = Path(__file__).parents[1]
 #: The command's, but for the clock: processor seconds, with those of ended child processes, on a shared machine.
 SETTINGS = LearnSettings(clock=lambda: sum(os.times()[:4]))

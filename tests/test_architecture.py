@@ -207,3 +207,10 @@ def test_no_circle_of_packages() -> None:
         targets.discard(name)
     found = circles(graph)
     assert not found, "circles of packages:\n" + "\n".join(found)
+
+
+def test_only_packages_list_their_names() -> None:
+    """Public is what the reference names; two modules pass on names of others."""
+    listing = {name for name, path in modules().items() if "\n__all__ = " in path.read_text(encoding="utf-8")}
+    modules_alone = {name for name in listing if modules()[name].name != "__init__.py"}
+    assert modules_alone == {"ragen_gym.envs.prompts", "ragen_gym.audit.worker.main"}

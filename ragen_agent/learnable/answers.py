@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from ragen_gym.core.stats import Estimate, clustered_mean, mean_interval, scipy_stats, wilson
 
-__all__ = ["THRESHOLDS", "VERDICTS", "Answer", "Measured", "Report", "answers", "gain", "verdict"]
-
 Floats = NDArray[np.float64]
 
 #: The verdicts in the order in which they are tried, and their meanings.

@@ -33,8 +33,6 @@ from ragen_agent.tokens.trajectory import without_failed
 from ragen_gym.audit import AuditSettings
 from ragen_gym.core.console import rich_console
 
-__all__ = ["CONTROLS", "LearnSettings", "learn"]
-
 CONTROLS = ("trained", "shuffled", "blind")
 PROBED = 64  # episodes of random replies before training
 MOST_TURNS = 12
