@@ -187,19 +187,29 @@ def extensions_folder() -> Path:
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
 
 
-def _extension_locks(look: Look) -> Finding | None:
-    """Locks of torch's builds of extensions, such as DeepSpeed's; a worker waits for one for as long as it exists.
+def check_locks() -> None:
+    """Refuses to start where a killed worker left a lock of torch's builds of extensions, such as DeepSpeed's.
 
-    The builder keeps its lock open, so a lock that no process has open was left by a worker that was killed.
+    A worker waits for a lock for as long as it exists, without a word. The builder keeps its lock open, so one that no
+    process has open was left behind.
+
+    Raises:
+        ValueError: there is such a lock; the message has the command that removes it.
     """
+    left = [str(lock) for lock in sorted(extensions_folder().rglob("lock")) if not _is_open(lock)]
+    if left:
+        raise ValueError(f"locks of killed workers, for which a run would wait for ever; run: rm {shlex.join(left)}")
+
+
+def _extension_locks(look: Look) -> Finding | None:
     if not look.distributed:
         return None
-    place = extensions_folder()
-    left = [str(lock) for lock in sorted(place.rglob("lock")) if not _is_open(lock)]
-    if not left:
-        return ok(f"no lock of a killed worker in {place}")
-    said = f"locks of killed workers, for which a run would wait for ever: {', '.join(left)}"
-    return fail(said, f"rm {shlex.join(left)}")
+    try:
+        check_locks()
+    except ValueError as error:
+        said, _, cure = str(error).partition("; run: ")
+        return fail(said, cure)
+    return ok(f"no lock of a killed worker in {extensions_folder()}")
 
 
 def _is_open(file: Path) -> bool:

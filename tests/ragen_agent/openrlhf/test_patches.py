@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from importlib.util import find_spec
+from pathlib import Path
 from queue import Queue
 
 import pytest
@@ -75,6 +76,14 @@ def test_a_recipe_for_one_gpu_or_none_starts_on_one(name: str) -> None:
     settings = dict(read_recipe(name).settings)
     distributed = with_settings(OpenRLHF(), settings.pop("openrlhf", {}))
     assert not launch.check_run(with_settings(Config(), settings), distributed)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_lock_for_which_a_run_would_wait_for_ever_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    (tmp_path / "lock").touch()
+    with pytest.raises(ValueError, match=f"run: rm {tmp_path}/lock"):
+        launch.check_run(Config(), OpenRLHF())
 
 
 def test_cuda_that_is_not_there_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
