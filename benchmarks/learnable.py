@@ -160,6 +160,8 @@ The median planted environment took {median(seconds):.0f} processor seconds and 
 - "No signal" means that this small model found none in this time. A task beyond it looks like a broken one. That is so
   in three environments of other people, which whoever reads can solve: its replies to a level soon no longer differed,
   and its training ended. None of the five was found to teach.
+- A verdict depends on the time. `Blackjack-v1` once got "teaches" with `--minutes 0.3`: the blind copy had not yet
+  learned. Its verdict above is of one seed, too.
 - `skew` overwrites the right answer in four tenths of the questions, and the text stays. The verdict is right on
   {_right(skewed)} of {len(skewed)} such environments. A blind policy has 0.62 to 0.67 of a perfect reader's gain there:
   "teaches" is hardly within reach. None of them is held out: that table is an easier test.
