@@ -72,7 +72,8 @@ def page(
     index, archive, total = _viewer(runs, megabytes, progress, recent)
     opening, why = _opening(archive.headings)
     said = f"The last {len(archive.headings)} of {total:,} recorded episodes."
-    note = f"{said if recent else _note(len(archive.headings), total, megabytes)} {why}"
+    left_out = recent and len(archive.headings) < total
+    note = f"{said if left_out else _note(len(archive.headings), total, megabytes)} {why}"
     return render_page(
         "run.html",
         EpisodeViewer(index | {"opening": opening}, archive.blocks, note),

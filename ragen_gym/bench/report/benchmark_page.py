@@ -61,7 +61,7 @@ def page(
     archive = _archive(played, replayers, megabytes, progress)
     total = sum(len(run.records) for run in runs)
     said = f"The last {len(archive.headings)} of {total:,} episodes, replayed from their records."
-    note = said if recent else _note(len(archive.headings), total, megabytes)
+    note = said if recent and len(archive.headings) < total else _note(len(archive.headings), total, megabytes)
     return render_page(
         "report.html",
         EpisodeViewer(_index(runs, archive) | {"opening": _opening(archive.headings)}, archive.blocks, note),
