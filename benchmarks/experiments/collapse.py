@@ -7,8 +7,9 @@ is below half of its best as well. A collapse begins with the first iteration th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+from typing import Any
 
 from scipy.stats import beta
 
@@ -22,6 +23,9 @@ OUTCOMES = ("no collapse", "never learned", "collapse at once", "format collapse
 LEAST = 0.05  # best success below which there is nothing to collapse from
 LEARNED = 0.20  # success above the start from which a collapse would show
 AT_ONCE = 5  # iterations; a policy that falls within them is lost before a sign can be seen
+
+#: Figures of an iteration that are equal in two runs only if one is a copy of the other.
+TRACE = ("success", "return", "return_std", "grad_norm", "entropy", "reply_tokens", "repeated_rate")
 
 
 def collapse_start(run: RecordedRun) -> int | None:
@@ -66,8 +70,15 @@ def _shows_three_signs(run: RecordedRun, at: int) -> bool:
     return {"return_std_fall", "gradient_spike"} <= seen and bool(seen & {"entropy_fall", "entropy_jump"})
 
 
+def long_enough(run: RecordedRun) -> bool:
+    """True if the run has the five means of five iterations that a collapse takes."""
+    return len(series(run, "success")) >= 2 * WINDOW - 1
+
+
 def learned(run: RecordedRun) -> bool:
-    """True if the best success lies ``LEARNED`` above the start: only then could a fall be seen."""
+    """True if the best success lies ``LEARNED`` above the start of a long enough run: then a fall could be seen."""
+    if not long_enough(run):
+        return False
     means = window_means(run, "success")
     start = run.summary["before"]["rate"] if "before" in run.summary else min(means, default=0.0)
     return bool(means) and max(means) - start >= LEARNED
@@ -83,11 +94,14 @@ def not_excluded(found: int, count: int) -> float:
 
 def collapse_sentence(runs: Iterable[RecordedRun]) -> str:
     """Number of runs that learned and then collapsed, what follows if none did, and the collapses of the others."""
-    every = list(runs)
+    given = list(runs)
+    every = [run for run in given if long_enough(run)]
     rose, others = ([run for run in every if learned(run) is rising] for rising in (True, False))
     fallen = [(run, at) for run in others if (at := collapse_start(run)) is not None]
     signs = sum(_shows_three_signs(run, at) for run, at in fallen)
     rest = f" Of {len(others)} runs that do not, {len(fallen)} collapse, {signs} of them after all three signs."
+    if short := len(given) - len(every):
+        rest += f" Runs too short for a collapse: {short}."
     if not rose:
         said = "No run rises 20 points above its start: the runs are too short and too small to show an Echo Trap."
         return said + (rest if fallen else "")
@@ -96,3 +110,17 @@ def collapse_sentence(runs: Iterable[RecordedRun]) -> str:
     said = f"Of {len(rose)} runs that rise 20 points above their start {count} collapse, {traps} in an Echo Trap"
     said += "." if traps else ": the runs are too short and too small to say that there is none."
     return said + (rest if fallen else "")
+
+
+def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """The runs without those that are the beginning of another, or the same run in another experiment."""
+    kept: dict[Any, list[RecordedRun]] = {}
+    for run in sorted(runs, key=lambda run: -len(run.metrics)):
+        alike = kept.setdefault(_trace(run)[0] if run.metrics else None, [])
+        if not any(_trace(other)[: len(run.metrics)] == _trace(run) for other in alike):
+            alike.append(run)
+    return [run for alike in kept.values() for run in alike]
+
+
+def _trace(run: RecordedRun) -> list[tuple[Any, ...]]:
+    return [tuple(record.get(name) for name in TRACE) for record in run.metrics]

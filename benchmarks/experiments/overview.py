@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from benchmarks.experiments.collapse import collapse_sentence
+from benchmarks.experiments.collapse import collapse_sentence, without_copies
 from benchmarks.experiments.hypothesis_tests import (
     DECIDED,
     MISSING,
@@ -19,9 +18,6 @@ from benchmarks.experiments.pages import comparisons_table
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE
-
-#: Figures of an iteration that are equal in two runs only if one is a copy of the other.
-TRACE = ("success", "return", "return_std", "grad_norm", "entropy", "reply_tokens", "repeated_rate")
 
 #: What every verdict rests on.
 RULES = """\
@@ -91,7 +87,7 @@ def _family(findings: Mapping[str, Sequence[Finding]], dropped: int) -> list[str
     left = sum((finding.adjusted_by or 0.0) <= 1 - CONFIDENCE for finding in differing)
     return [
         f"The correction is over {len(tested) + dropped} tests of no difference: {len(tested)} comparisons of these",
-        f"tables, and {dropped} that were [dropped](claims.md) or must be made anew, of which those without a recorded",
+        f"tables, and {dropped} that were [dropped](claims.md) or made anew, of which those without a recorded",
         "p-value count as p = 1. Not among them are tests of equivalence, intervals of single arms or other",
         "benchmarks. Equivalences are not corrected for their number, so a few may hold by chance. The",
         "correction assumes independent or positively dependent tests, which shared controls do not guarantee.",
@@ -101,17 +97,3 @@ def _family(findings: Mapping[str, Sequence[Finding]], dropped: int) -> list[str
 
 def _linked(experiment: Experiment, finding: Finding) -> str:
     return f"[{finding.comparison.compared}]({experiment.name}/{experiment.name}.md)"
-
-
-def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The runs without those that are the beginning of another, or the same run in another experiment."""
-    kept: dict[Any, list[RecordedRun]] = {}
-    for run in sorted(runs, key=lambda run: -len(run.metrics)):
-        alike = kept.setdefault(_trace(run)[0] if run.metrics else None, [])
-        if not any(_trace(other)[: len(run.metrics)] == _trace(run) for other in alike):
-            alike.append(run)
-    return [run for alike in kept.values() for run in alike]
-
-
-def _trace(run: RecordedRun) -> list[tuple[Any, ...]]:
-    return [tuple(record.get(name) for name in TRACE) for record in run.metrics]

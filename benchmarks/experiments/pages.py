@@ -15,6 +15,7 @@ from benchmarks.experiments.collapse import (
     learned,
     not_excluded,
     outcome,
+    without_copies,
 )
 from benchmarks.experiments.hypothesis_tests import (
     MISSING,
@@ -180,7 +181,7 @@ def _collapses(runs: Runs) -> list[str]:
         share = percent(not_excluded(rose.count("Echo Trap"), len(rose))) if rose else "\N{EN DASH}"
         cells = [str(outcomes.count(name)) for name in OUTCOMES]
         rows.append([arm, *cells, ", ".join(whens) or "\N{EN DASH}", str(len(rose)), share])
-    said = collapse_sentence(run for seeds in runs.values() for run in seeds.values())
+    said = collapse_sentence(without_copies([run for seeds in runs.values() for run in seeds.values()]))
     if all(collapse_start(run) is None for seeds in runs.values() for run in seeds.values()):
         return [said]
     fallen = {

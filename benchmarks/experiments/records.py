@@ -66,9 +66,9 @@ def recorded_seeds(folder: Path) -> int:
 
 
 def dropped_p_values() -> list[float]:
-    """P-values of comparisons dropped after their runs, or to be made anew, from ``claims.md``: they were tests too."""
+    """P-values of comparisons dropped after their runs, or made anew, from ``claims.md``: they were tests too."""
     rows = [line.strip("| ").split(" | ") for line in CLAIMS.read_text(encoding="utf-8").splitlines()]
-    return [float(row[-1]) for row in rows if len(row) == 5 and row[3].startswith(("dropped", "open: to be made"))]
+    return [float(row[-1]) for row in rows if len(row) == 5 and row[3].startswith(("dropped", "made anew"))]
 
 
 def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[str], folder: Path) -> None:

@@ -14,7 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.experiments.collapse import collapse_sentence, collapse_start, not_excluded, outcome
+from benchmarks.experiments.collapse import (
+    collapse_sentence,
+    collapse_start,
+    not_excluded,
+    outcome,
+    without_copies,
+)
 from benchmarks.experiments.hypothesis_tests import (
     BY_CHANCE,
     TOO_LARGE,
@@ -29,7 +35,7 @@ from benchmarks.experiments.hypothesis_tests import (
     stopped_early,
     verdict,
 )
-from benchmarks.experiments.overview import markdown_overview, without_copies
+from benchmarks.experiments.overview import markdown_overview
 from benchmarks.experiments.pages import starts_below_random
 from benchmarks.experiments.spec import Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
@@ -478,6 +484,9 @@ def test_no_collapse_says_little_of_few_runs() -> None:
     fallen = run(0.0, [0.13, *[0.0] * 12])
     said += " too small to say that there is none. Of 3 runs that do not, 2 collapse, 0 of them after all three signs."
     assert collapse_sentence([rising] * 16 + [flat, fallen, fallen]) == said
+    short = run(0.5, [0.1 + 0.1 * step for step in range(6)], start=0.1)
+    said += " Runs too short for a collapse: 1."
+    assert collapse_sentence([rising] * 16 + [flat, fallen, fallen, short]) == said
 
 
 def test_figures_are_printed_in_their_units() -> None:

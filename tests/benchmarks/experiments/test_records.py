@@ -86,7 +86,7 @@ def test_records_that_no_experiment_writes_are_refused(
 def test_every_dropped_test_has_its_p_value_in_the_list_of_claims() -> None:
     lines = CLAIMS.read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if " | dropped: " in line]
-    again = [line for line in lines if " | open: to be made with the baseline before the reply" in line]
+    again = [line for line in lines if " | made anew with the baseline before the reply: " in line]
     assert len(again) == 6
     assert all(line.endswith(" | 1 |") for line in again), "their first runs left no p-value"
     p_values = dropped_p_values()
