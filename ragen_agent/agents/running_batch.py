@@ -121,7 +121,7 @@ class RunningBatch:
         return self._closed or len(self._waiting) >= requests
 
     def _next(self) -> list[Request]:
-        """The waiting requests that join the batch; all of it have one temperature, and none passes an earlier one."""
+        """The waiting requests that join the batch, in their order; all of a batch have one temperature."""
         waiting = [request for request in self._waiting if not request.abandoned]
         warm = next((request.temperature for request in (*self.running, *waiting)), None)
         new = list(takewhile(lambda request: request.temperature == warm, waiting))[: self.size - len(self.running)]

@@ -41,7 +41,7 @@ from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_biased, check_no_code, check_sees, check_supported
-from ragen_agent.preflight.doctor import check_locks, extensions_folder
+from ragen_agent.preflight.doctor import extensions_folder, left_locks
 from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
@@ -84,7 +84,8 @@ def check_run(config: Config, settings: OpenRLHF) -> bool:
         ValueError: settings that do not fit each other, the model or this machine.
     """
     _check_installed()
-    check_locks()
+    if locks := left_locks():
+        raise ValueError(f"killed workers left locks, for which the run would wait for ever; remove them: rm {locks}")
     check_supported(config, settings)
     if patches.needed(settings.accelerator):
         return True

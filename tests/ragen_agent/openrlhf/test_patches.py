@@ -82,7 +82,7 @@ def test_a_recipe_for_one_gpu_or_none_starts_on_one(name: str) -> None:
 def test_a_lock_for_which_a_run_would_wait_for_ever_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     (tmp_path / "lock").touch()
-    with pytest.raises(ValueError, match=f"run: rm {tmp_path}/lock"):
+    with pytest.raises(ValueError, match=f"remove them: rm {tmp_path}/lock"):
         launch.check_run(Config(), OpenRLHF())
 
 
