@@ -70,9 +70,14 @@ state with every action how many they still need, [low, high] in 80 of 100 cases
 
 ![Interval scores of agents and of small models, beside those of the best constant intervals](budget.png)
 
-Figure 1. How far statements are from the truth: diamonds left of the tick beat the best constant interval. 95 %
-intervals are over levels; of the three rewards they are over {seeds} seeds, which are the dots. On lakes without slip
-both small models lie right of the tick with their whole intervals.
+Figure 1. How far statements are from the truth: diamonds left of the black tick beat the best constant interval, and
+left of the grey one the best for each number of actions left (*clock*), which needs counting alone. 95 % intervals
+are over levels; of the three rewards they are over {seeds} seeds, which are the dots.
+
+- On lakes without slip both small models lie right of both ticks with their whole intervals.
+- On slippery lakes so do the start and the three rewards against optimal play, and BAGEN's reward against its own
+  play, too.
+- Lying left of a tick is not yet skill: honest random play does, since it mostly fails and says so.
 
 ## A small model on lakes
 

@@ -1,4 +1,4 @@
-"""The figure of ``benchmarks.budget``: how far statements are from the truth, beside the best constant interval."""
+"""The figure of ``benchmarks.budget``: how far statements are from the truth, beside the best constant ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.budget_rewards import ARMS
-from benchmarks.experiments.plots import COLOURS
+from benchmarks.experiments.plots import COLOURS, CONTROL
 from ragen_gym.core.stats import mean_interval
 
 TRUTHS = {"optimal": "against optimal play", "own": "against the agent's own episode"}
+CONSTANTS = {"clock": CONTROL, "constant": "black"}  # colours of the ticks; those drawn later lie above
+TICK: dict[str, Any] = {"marker": "|", "markersize": 11, "markeredgewidth": 2}
 APART = 0.17  # of a row, between the two truths
 
 
@@ -34,9 +36,9 @@ def draw(agents: Mapping[str, Any], slippery: Mapping[str, Any], rewards: Mappin
     _panel(below, lower, "Slippery lakes, with the rewards of stated budgets")
     below.set_xlabel("interval score, actions (0 at best)")
     marks = [Line2D([], [], color=colour, marker="D", linestyle="", markersize=5) for colour in COLOURS[: len(TRUTHS)]]
-    marks.append(Line2D([], [], color="black", marker="|", linestyle="", markersize=11, markeredgewidth=2))
-    labels = [*TRUTHS.values(), "best constant interval, in hindsight"]
-    figure.legend(marks, labels, loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    marks += [Line2D([], [], color=colour, linestyle="", **TICK) for colour in reversed(CONSTANTS.values())]
+    labels = [*TRUTHS.values(), "best constant interval, in hindsight", "best by the number of actions left"]
+    figure.legend(marks, labels, loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     return figure
 
 
@@ -51,8 +53,9 @@ def _panel(axes: Axes, rows: Mapping[str, Sequence[Any]], title: str) -> None:
                 axes.plot(values, [place + shift] * len(values), "o", color=colour, alpha=0.35, markersize=4)
             bar = [[mean.value - ends[0]], [ends[1] - mean.value]]
             axes.errorbar(mean.value, place + shift, xerr=bar, fmt="D", color=colour, capsize=3, markersize=5)
-            constant = mean_interval([row["budget"][truth]["constant"]["score"] for row in found]).value
-            axes.plot(constant, place + shift, "|", color="black", markersize=11, markeredgewidth=2)
+            for kind, tick in CONSTANTS.items():
+                constant = mean_interval([row["budget"][truth][kind]["score"] for row in found]).value
+                axes.plot(constant, place + shift, color=tick, **TICK)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(left=-0.4)

@@ -32,7 +32,7 @@ from ragen_agent.run.run_folder import IMITATION, RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
 from ragen_gym.core.console import rich_console
-from ragen_gym.core.stats import CONFIDENCE, mean_interval
+from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 from ragen_gym.core.storage import append_json_lines, write_atomic
 
 GAME = "FrozenLake"
@@ -81,7 +81,7 @@ and computes the answers that follow: does the first move go where the board say
 ![thoughts.png](thoughts.png)
 
 Figure 1. Mean over {seeds} seeds of training; points are seeds. Dashed: uniformly random first moves
-that go as the true thought says, {random} %.
+that go as the true thought says, {random} %; as many directions named at random are true.
 
 {rows}
 
@@ -103,8 +103,8 @@ the same board.
   often after it than after the model's own thought.
 - **Fewer thoughts are true after reinforcement**, which rewarded the outcome alone. More imitation at the same cost did
   not do this.
-- **Nothing shows that untrue thoughts help their reply**: in no seed does a reply win surely less often after the true
-  thought.
+- **Replies win more often after the true thought**: surely so in {surer} of {seeds} seeds. Seed by seed the gain is
+  {gains} points where each level weighs the same, as in the table, and {by_turn} where each turn does.
 - **Truth and effect are two questions.** These thoughts still cause the first move while fewer of them are true.
 
 ## What cannot be concluded
@@ -212,18 +212,26 @@ def _cell(records: Sequence[Mapping[str, Any]], model: str, row: str, name: str)
     return ", ".join(f"{value:.1f} ±{50 * (high - low):.1f}" for value, (low, high) in zip(values, ends, strict=True))
 
 
+def _differences(
+    by_model: Sequence[Sequence[Mapping[str, Any]]], measure_of: str, of: int, less: int | None
+) -> list[Estimate]:
+    """A row of ``COMPARED`` over levels, seed by seed, with intervals that hold together with all rows'."""
+    place, confidence = BY_LEVEL.index(measure_of), 1 - (1 - CONFIDENCE) / (len(COMPARED) * len(by_model[0]))
+    found = []
+    for seed, record in enumerate(by_model[of]):
+        own = record["by_level"]
+        base = dict.fromkeys(own, [0.0] * len(BY_LEVEL)) if less is None else by_model[less][seed]["by_level"]
+        both = [(each[place], base[level][place]) for level, each in own.items() if level in base]
+        found.append(mean_interval([a - b for a, b in both if None not in (a, b)], confidence))
+    return found
+
+
 def _claims(by_model: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """Differences over levels, seed by seed, with intervals that hold together."""
-    rows, confidence = [], 1 - (1 - CONFIDENCE) / (len(COMPARED) * len(by_model[0]))
-    for name, measure_of, of, less in COMPARED:
-        place, cells = BY_LEVEL.index(measure_of), []
-        for seed, record in enumerate(by_model[of]):
-            own = record["by_level"]
-            base = dict.fromkeys(own, [0.0] * len(BY_LEVEL)) if less is None else by_model[less][seed]["by_level"]
-            both = [(each[place], base[level][place]) for level, each in own.items() if level in base]
-            found = mean_interval([a - b for a, b in both if None not in (a, b)], confidence)
-            cells.append(f"{100 * found.value:+.1f} ± {100 * found.half_width:.1f}")
-        rows.append([name, *cells])
+    """The table of differences."""
+    rows = []
+    for name, *compared in COMPARED:
+        found = _differences(by_model, *compared)
+        rows.append([name, *(f"{100 * each.value:+.1f} ± {100 * each.half_width:.1f}" for each in found)])
     return markdown_table(["difference", *(f"seed {each['seed']}" for each in by_model[0])], rows)
 
 
@@ -236,12 +244,17 @@ def _page(records: Sequence[Mapping[str, Any]]) -> str:
         for name in records[0]["references"]
     ]
     ends = [_figure(each, row, what)["bounds"] for each in records for _, row, what in SHOWN]
+    gains = _differences(by_model, *COMPARED[-1][1:])
+    wins = [_values(records, MODELS[1], row, "success") for row in ("own", "true")]
     return PAGE.format(
         seeds=len(by_model[0]),
         random=f"{_chance(records):.1f}",
         rows=markdown_table(["%, by seed", *columns], rows),
         references=markdown_table(["reply wins, %", *columns], references),
         claims=_claims(by_model),
+        surer=sum(each.low > 0 for each in gains),
+        gains=", ".join(f"{100 * each.value:+.1f}" for each in gains),
+        by_turn=", ".join(f"{true - own:+.1f}" for own, true in zip(*wins, strict=True)),
         tests=len(COMPARED) * len(by_model[0]),
         swapped=_cell(records, MODELS[1], "reworded", "first"),
         turns=f"{sum(each['turns'] for each in records):,}",

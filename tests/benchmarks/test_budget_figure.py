@@ -8,10 +8,12 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from benchmarks.budget_figure import draw
+from benchmarks.experiments.plots import CONTROL
 
 
 def row(score: float, constant: float) -> dict[str, Any]:
     of = {"score": {"mean": score, "low": score - 1, "high": score + 1}, "constant": {"score": constant}}
+    of["clock"] = {"score": constant / 2}
     return {"budget": {"optimal": of, "own": of}}
 
 
@@ -28,6 +30,8 @@ def test_scores_stand_beside_the_constants_of_the_same_statements() -> None:
     assert named == ["oracle, honest", "small model at the start", "success alone"]
     ticks = [xs(line)[0] for line in lower.lines if line.get_marker() == "|" and line.get_color() == "black"]
     assert ticks == [5, 4, 5] * 2, "the mean over seeds, against each truth"
+    clocks = [xs(line)[0] for line in lower.lines if line.get_marker() == "|" and line.get_color() == CONTROL]
+    assert clocks == [2.5, 2, 2.5] * 2
     means = [xs(line)[0] for line in lower.lines if line.get_marker() == "D"]
     assert means == [3, 6, 8] * 2
     seeds = [xs(line) for line in lower.lines if line.get_marker() == "o"]
