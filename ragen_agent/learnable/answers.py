@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ SIGNAL, BLIND, GAP = "training signal", "pays without reading", "pays more than 
 #: Least figures of a yes: shares of the range of returns seen, and of the trained model's gain where it is the blind
 #: policy's. Chosen on 30 planted environments (``benchmarks/learnable.md``).
 THRESHOLDS = {SIGNAL: 0.05, BLIND: 0.7, GAP: 0.15}
-CUT = "the control did not end in time"
+CUT = "the control was cut"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Measured:
     successes: dict[str, Floats]  # the same as 0 and 1; empty where the environment does not tell success
     random: list[float]  # returns of random valid replies
     oracle: list[float]  # returns of the environment's own solutions; empty where it has none
-    least: float  # return of any episode, in training too
-    best: float  # of the oracle, too
-    first_messages: int  # that differ
+    least: float  # lowest return of any episode, training included
+    best: float  # highest, training and the oracle included
+    first_messages: int  # number of distinct ones
+    cut: bool = False  # whether the time ended training
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Answer:
     """The answer to one question."""
 
     question: str
-    answer: str  # "yes", "no", "measured" or "not applicable"
+    answer: str  # "yes", "no", "cut" (more time may answer it), "measured" or "not applicable"
     detail: str
     value: float | None = None
     low: float | None = None
@@ -60,7 +61,7 @@ class Report:
     target: str
     version: str = ""
     verdict: str = "not applicable"
-    reason: str = ""  # the verdict's meaning, or why there is none, such as what was cut for want of time
+    reason: str = ""  # the verdict's meaning, and what was cut for want of time or failed
     answers: list[Answer] = field(default_factory=list)
     train_episodes: int = 0  # of each trained policy
     seconds: float = 0.0
@@ -72,13 +73,15 @@ def answers(found: Measured) -> list[Answer]:
 
 
 def verdict(given: list[Answer]) -> str:
-    """The first of ``VERDICTS`` that the answers give."""
-    yes = [each.question for each in given if each.answer == "yes"]
-    if SIGNAL not in yes:
+    """The first of ``VERDICTS`` that the answers give, or "not applicable" where one that decides was cut."""
+    answer = {each.question: each.answer for each in given}
+    if answer[SIGNAL] == "no":
         return "no signal"
-    if GAP in yes:
+    if answer[SIGNAL] == "yes" == answer[GAP]:
         return "pays without solving"
-    return "pays without reading" if BLIND in yes else "teaches"
+    if "cut" in (answer[SIGNAL], answer[BLIND]):
+        return "not applicable"
+    return "pays without reading" if answer[BLIND] == "yes" else "teaches"
 
 
 def _paired(first: Floats, second: Floats) -> Estimate:
@@ -115,13 +118,15 @@ def _signal(found: Measured) -> Answer:
     returns, own = found.returns, gain(found.returns)
     before, after = np.nanmean(returns["start"]), np.nanmean(returns["trained"])
     detail = f"return {before:.3g} before and {after:.3g} after training, gain {_shown(own)}"
+    without = "cut" if found.cut else "no"
     if "shuffled" not in returns:
-        answer, cut = ("not applicable", f"; {CUT}") if own.low > 0 else ("no", "")
-        return _measured(SIGNAL, answer, detail + cut, own, own.value / (_range(found) or 1.0))
+        answer, detail = ("cut", f"{detail}; {CUT}") if own.low > 0 else (without, detail)
+        return _measured(SIGNAL, answer, detail, own, own.value / (_range(found) or 1.0))
     beyond = _paired(returns["trained"], returns["shuffled"])
     detail += f"; {_shown(beyond)} more than with shuffled rewards"
     figure = min(own.value, beyond.value) / (_range(found) or 1.0)
-    return _judged(SIGNAL, detail, beyond, figure, min(own.low, beyond.low) > 0)
+    judged = _judged(SIGNAL, detail, beyond, figure, min(own.low, beyond.low) > 0)
+    return judged if judged.answer == "yes" else replace(judged, answer=without)
 
 
 def _reach(found: Measured) -> Answer:
@@ -152,7 +157,8 @@ def _blind(found: Measured) -> Answer:
         return Answer(BLIND, "not applicable", "all levels begin with the same message")
     own = gain(found.returns)
     if "blind" not in found.returns:
-        return Answer(BLIND, "not applicable", CUT if own.low > 0 else "there is no gain for a blind policy to share")
+        none = "not applicable", "there is no gain for a blind policy to share"
+        return Answer(BLIND, *(("cut", CUT) if own.low > 0 else none))
     blind = gain(found.returns, "blind")
     share = blind.value / own.value if own.value > 0 else 0.0
     detail = f"a policy that always sees one message gains {_shown(blind)}, {share:.0%} of the trained model's gain"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,17 +16,17 @@ from ragen_gym.audit import AuditSettings
 from ragen_gym.audit.session import Session
 
 TASK = f"{__name__}:AuditedTask"
-#: Settings of a run are plain data: they name an open session, and a function called before each request.
-_SESSIONS: dict[str, tuple[Session, Callable[[], None]]] = {}
+#: Settings of a run are plain data: they name an open session, and a function that tells how long a request may take.
+_SESSIONS: dict[str, tuple[Session, Callable[[], float]]] = {}
 
 
 @contextmanager
 def opened(
-    name: str, target: str, settings: AuditSettings, before: Callable[[], None] = lambda: None
+    name: str, target: str, settings: AuditSettings, left: Callable[[], float] = lambda: math.inf
 ) -> Iterator[Session]:
-    """The session that tasks find under a name, while the block runs; ``before`` is called before each request."""
+    """The session that tasks find under a name, while the block runs; ``left`` gives the seconds for each request."""
     with Session(target, settings) as session:
-        _SESSIONS[name] = session, before
+        _SESSIONS[name] = session, left
         try:
             yield session
         finally:
@@ -47,7 +48,7 @@ class AuditedTask(gymnasium.Env[str, str]):
     instructions = ""
 
     def __init__(self, session: str, blind: bool = False, split: str | None = None) -> None:
-        (self._session, self._before), self._split = _SESSIONS[session], split
+        (self._session, self._left), self._split = _SESSIONS[session], split
         self._number = self._session.new()
         self._shown = self._ask("reset", seed=0, noise=0)["text"] if blind else None
         self.observation_space = self.action_space = spaces.Text(10_000, min_length=0, charset=string.printable)
@@ -79,5 +80,5 @@ class AuditedTask(gymnasium.Env[str, str]):
         return answer["text"] if self._shown is None else self._shown, {**told, "tells_success": bool(told)}
 
     def _ask(self, do: str, **request: Any) -> dict[str, Any]:
-        self._before()
-        return self._session.ask(self._number, do, **request)
+        # Not less than a second, so that the end of the time is seldom taken for a request that hangs.
+        return self._session.ask(self._number, do, max(self._left(), 1.0), **request)

@@ -9,10 +9,10 @@ import io
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.trajectory import without_failed
 from ragen_gym.audit import AuditSettings
+from ragen_gym.audit.session import Session
 from ragen_gym.core.console import rich_console
 
 CONTROLS = ("trained", "shuffled", "blind")
@@ -63,11 +64,13 @@ class OutOfTime(BaseException):
 class TimedDisplay(Display):
     """A display without output that calls ``after`` after each step of the warm start."""
 
-    after: Callable[[], None]
+    def __init__(self, after: Callable[[], object]) -> None:
+        super().__init__(rich_console(file=io.StringIO()))
+        self._after = after
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
         """Call the function."""
-        self.after()
+        self._after()
 
 
 class ControlledBackend(LocalBackend):
@@ -100,28 +103,19 @@ def learn(
 
     Args:
         target: as of ``ragen_gym.audit.audit``.
-        settings: of the audit; its checks and splits are not used, and its time limit is that of a request.
+        settings: of the audit; its checks and splits are not used, and a request has three times its ``seconds``.
         how: the amount of training.
         progress: called with each of ``CONTROLS`` before it is trained, and its place.
 
     Raises:
         ValueError: the target cannot be opened.
     """
-    settings, how = settings or AuditSettings(), how or LearnSettings()
-    # A request that hangs is ended after three times as long.
-    settings = replace(settings, seconds=min(settings.seconds, max(how.seconds / 3, 1)))
     report = Report(target)
     with TemporaryDirectory() as scratch:
-        trial = _Trial(how, Path(scratch), report)
-        try:
-            with opened(SESSION, target, settings, trial.check_time) as session:
-                report.version = session.version
-                trial.began = how.clock()
-                trial.run(progress)
-        except ValueError as error:
-            if not report.version:
-                raise
-            report.reason = str(error)
+        trial = _Trial(how or LearnSettings(), Path(scratch), report)
+        with opened(SESSION, target, settings or AuditSettings(), trial.left) as session:
+            report.version = session.version
+            trial.run(session, progress)
         report.seconds = trial.spent()
     return report
 
@@ -133,39 +127,45 @@ class _Trial:
         self.how, self.folder, self.report = how, folder, report
         self.returns: dict[str, NDArray[np.float64]] = {}
         self.successes: dict[str, NDArray[np.float64]] = {}
-        self.began, self.iterations = how.clock(), how.iterations
+        self.began, self.iterations, self.cut = how.clock(), how.iterations, ""
 
     def spent(self) -> float:
         """Seconds since the beginning."""
         return self.how.clock() - self.began
 
-    def check_time(self) -> None:
-        """Raise OutOfTime at the end of the time."""
-        if self.spent() > self.how.seconds:
+    def left(self) -> float:
+        """Seconds until the end of the time; then it raises OutOfTime."""
+        left = self.how.seconds - self.spent()
+        if left <= 0:
             raise OutOfTime
+        return left
 
-    def run(self, progress: Callable[[str, int], None]) -> None:
+    def run(self, session: Session, progress: Callable[[str, int], None]) -> None:
         """Train and measure everything, or what the time allows; fill the report."""
-        phase = "the warm start"
+        self.session, self.began, phase, late, error = session, self.how.clock(), "the warm start", "", ""
         try:
             self.prepare()
             for place, phase in enumerate(CONTROLS):
-                progress(phase, place)
                 if phase == "blind" and self.first_messages < 2:
                     break
+                progress(phase, place)
                 self.train(phase)
                 if not gain(self.returns).low > 0:
                     break  # there is nothing for a control to explain
         except OutOfTime:
-            self.report.reason = f"{phase} did not end within {self.how.seconds:g} s and was cut: give more minutes"
+            ended = session.ended and f" ({session.ended})"
+            late = f"{phase} did not end within {self.how.seconds:g} s and was cut{ended}"
+        except ValueError as raised:
+            error = str(raised)
         if "trained" in self.returns:
             seen, first = self.seen, self.first_messages
             found = Measured(self.returns, self.successes, self.random, self.oracle, min(seen), max(seen), first)
-            self.report.answers = answers(found)
+            self.report.answers = answers(replace(found, cut=bool(self.cut)))
             self.report.train_episodes = self.iterations * self.config.training.groups * self.config.training.group_size
-        if not self.report.reason:
             self.report.verdict = verdict(self.report.answers)
-            self.report.reason = VERDICTS[self.report.verdict]
+        last = error or "give more minutes" * (self.report.verdict not in VERDICTS)
+        said = [VERDICTS.get(self.report.verdict, ""), self.cut, late, last]
+        self.report.reason = "; ".join(filter(None, said))
 
     def prepare(self) -> None:
         """Play at random, derive the budgets, warm start, and measure the start."""
@@ -211,9 +211,7 @@ class _Trial:
             evaluation=Evaluation(batch=128),
         )
         policy = Policy.build(self.config)
-        display = TimedDisplay(rich_console(file=io.StringIO()))
-        display.after = self.check_time
-        warm_start(self.config, policy, self.folder / "warm", display)
+        warm_start(self.config, policy, self.folder / "warm", TimedDisplay(self.left))
         self.first_messages = len({task.reset(seed=seed)[0] for seed in range(PROBED)})
         before = self.spent()
         self.play("start", policy)
@@ -223,6 +221,7 @@ class _Trial:
 
     def train(self, control: str) -> None:
         """Train from the warm start and measure: a part of the time, and the controls as long as the trained policy."""
+        self.session.ask(0, "drop", self.left())
         options = {"session": SESSION, "blind": control == "blind"}
         training = replace(self.config.training, iterations=self.iterations)
         config = replace(self.config, env_options=options, training=training)
@@ -232,8 +231,16 @@ class _Trial:
         backend = ControlledBackend(config, policy, folder)
         backend.shuffled, backend.seen = control == "shuffled", self.seen
         loop = backend.loop()
-        with suppress(KeyboardInterrupt):  # the loop's answer where it was interrupted
-            loop.run(interrupted=lambda: control == "trained" and self.spent() > self.until)
+
+        def show(record: Mapping[str, Any]) -> None:
+            if control == "trained" and self.spent() > self.until:
+                raise OutOfTime
+
+        try:
+            loop.run(show=show)
+        except OutOfTime:
+            self.left()  # raises it again, unless it was the end of this part alone
+            self.cut = f"the time ended training after {loop.iteration} of {self.iterations} iterations"
         if control == "trained":
             self.iterations = loop.iteration
         self.play(control, replace(policy, config=config))
@@ -241,9 +248,11 @@ class _Trial:
     def play(self, name: str, policy: Policy) -> None:
         """Episodes of a policy on the test's levels; each policy plays the same ones."""
         instances = [Instance(number // REPEATS, number) for number in range(self.how.levels * REPEATS)]
-        processes = policy.processes("test", self.config.evaluation.batch)
+        processes = policy.processes("test", min(len(instances), self.config.evaluation.batch))
         seed = derive_seed(self.config.seed, SeedStream.EVALUATION)
         played = policy.play(processes, instances, self.config.training.temperature, seed)
+        if self.session.ended:
+            raise ValueError(self.session.ended)
         self.seen += [each.total_reward for each in without_failed(played)]
         failed = [each.failure is not None for each in played]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -23,10 +24,12 @@ class Session:
     def __init__(self, target: str, settings: AuditSettings) -> None:
         self._limit = 3 * settings.seconds
         self._numbers = itertools.count()
+        self.ended = ""  # why the process ended, once it has
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the session
         self._process, self._answers = start_worker(settings, subprocess.PIPE, self._log)
+        opening = request_line(target, settings, ["session"])
         try:
-            self.version: str = self._exchange(request_line(target, settings, ["session"]))["version"]
+            self.version: str = self._exchange(opening, START_SECONDS + self._limit)["version"]
         except ValueError as error:
             self.__exit__()
             raise ValueError(f"{target} cannot be played: {error}") from None
@@ -35,28 +38,30 @@ class Session:
         """The number of a new environment, which is made when it is first asked."""
         return next(self._numbers)
 
-    def ask(self, env: int, do: str, **request: Any) -> dict[str, Any]:
-        """The answer of an environment; see ``ragen_gym.audit.worker.session.serve``.
+    def ask(self, env: int, do: str, seconds: float = math.inf, **request: Any) -> dict[str, Any]:
+        """The answer of an environment within some seconds; see ``ragen_gym.audit.worker.session.serve``.
 
         Raises:
             ValueError: the environment raised, does not apply, or ended its process.
         """
-        return self._exchange(json.dumps({"env": env, "do": do, **request}) + "\n")
+        return self._exchange(json.dumps({"env": env, "do": do, **request}) + "\n", min(seconds, self._limit))
 
-    def _exchange(self, line: str) -> dict[str, Any]:
+    def _exchange(self, line: str, seconds: float) -> dict[str, Any]:
+        if self.ended:
+            raise ValueError(self.ended)
         assert self._process.stdin is not None
         answered, late = b"", False
         with suppress(BrokenPipeError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
-            # It ends itself at its limit; what it started may hold the pipe open, and an import may never end.
-            late = not select([self._answers], [], [], START_SECONDS + self._limit)[0]
+            late = not select([self._answers], [], [], seconds)[0]  # what it started may hold the pipe open
             answered = b"" if late else self._answers.readline()
         if not answered:
             if late:
                 end_worker(self._process)
             self._process.wait()
-            raise ValueError(why_ended(self._process, self._log, self._limit, late))
+            self.ended = why_ended(self._process, self._log, seconds, late)
+            raise ValueError(self.ended)
         answer: dict[str, Any] = json.loads(answered)
         if answer["event"] in ("bad", "failed"):
             raise ValueError(answer["reason"])

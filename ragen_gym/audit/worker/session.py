@@ -19,8 +19,8 @@ def serve(context: Context, limit: float, send: Callable[..., None]) -> None:
     """Answer each request from standard input until its end; one that takes ``limit`` seconds ends this process.
 
     A request names an ``env``, a number, and ``do``: ``reset`` (``seed``, ``noise``), ``step`` (``reply``), ``sample``
-    (``seed``) or ``solve``. The answer is ``answer`` with the fields of ``_message``, ``reply`` or ``replies``, or
-    ``failed`` with the reason.
+    (``seed``) or ``solve``; or ``drop``, which closes all environments. The answer is ``answer`` with the fields of
+    ``_message``, ``reply`` or ``replies``, or ``failed`` with the reason.
     """
     requests = os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # an environment that reads standard input must not take a request
@@ -30,9 +30,15 @@ def serve(context: Context, limit: float, send: Callable[..., None]) -> None:
         faulthandler.dump_traceback_later(limit, exit=True)
         try:
             number, do = request.pop("env"), request.pop("do")
-            if number not in envs:
-                envs[number] = TextEpisode(context)
-            send("answer", **getattr(envs[number], do)(**request))
+            answer: dict[str, Any] = {}
+            if do == "drop":
+                while envs:
+                    envs.popitem()[1].env.close()
+            else:
+                if number not in envs:
+                    envs[number] = TextEpisode(context)
+                answer = getattr(envs[number], do)(**request)
+            send("answer", **answer)
         except NotApplicable as reason:
             send("failed", reason=str(reason))
         except Exception as error:  # of the environment

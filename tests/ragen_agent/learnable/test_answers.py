@@ -43,6 +43,21 @@ def test_the_verdicts() -> None:
     assert verdict(answers(replace(measured(), successes=solved | {"trained": ALL}))) == "teaches"
 
 
+def test_what_was_cut_leaves_no_verdict_where_it_decides() -> None:
+    cut, solved = replace(measured(), cut=True), dict.fromkeys(("start", "trained"), HALF)
+    assert verdict(answers(cut)) == "teaches"
+    for equal in ({"trained": HALF}, {"shuffled": ALL}):
+        assert verdict(answers(replace(measured(**equal), cut=True))) == "not applicable"
+    for missing, hacked in (("shuffled", "not applicable"), ("blind", "pays without solving")):
+        found = measured()
+        del found.returns[missing]
+        assert verdict(answers(found)) == "not applicable"
+        assert verdict(answers(replace(found, successes=solved))) == hacked
+    unshared = measured(shuffled=ALL)
+    del unshared.returns["blind"]
+    assert verdict(answers(unshared)) == "no signal"
+
+
 def test_equal_returns_give_no_signal() -> None:
     same = replace(measured(**dict.fromkeys(("start", "trained", "shuffled", "blind"), ALL)), least=1.0)
     found = by_question(same)

@@ -58,6 +58,40 @@ def test_the_time_ends_during_the_warm_start() -> None:
     assert not report.answers
 
 
+def test_training_that_the_time_ends_early_gives_no_verdict_of_no_signal() -> None:
+    report = learn("Blackjack-v1", how=LearnSettings(seconds=6000, levels=8, clock=Ticks()))
+    assert report.seconds <= 6002
+    assert 0 < report.train_episodes < 128 * 20
+    iterations = report.train_episodes // 128
+    assert report.reason == f"the time ended training after {iterations} of 400 iterations; give more minutes"
+    assert report.verdict == "not applicable"
+
+
+def test_an_interrupt_of_the_user_ends_everything() -> None:
+    clock, at = Ticks(), list[float]()
+
+    def interrupted() -> float:
+        if clock() in at:
+            raise KeyboardInterrupt
+        return clock.now
+
+    def progress(phase: str, place: int) -> None:
+        at.append(clock.now + 20)  # in the midst of its first episodes
+
+    with pytest.raises(KeyboardInterrupt):
+        learn(
+            PLANTED, settings(LEARNT), LearnSettings(seconds=1e6, iterations=2, levels=8, clock=interrupted), progress
+        )
+    assert len(at) == 1
+
+
+def test_an_environment_that_hangs_is_named_and_ends_with_the_time() -> None:
+    report = learn("audited_envs:Hangs", AuditSettings(path=[AUDITED]), LearnSettings(seconds=2))
+    assert report.seconds < 20  # not the 60 s of a request
+    assert report.verdict == "not applicable"
+    assert report.reason.startswith("the time limit of ")
+
+
 def test_a_control_that_is_cut_leaves_no_verdict() -> None:
     clock = Ticks()
 
@@ -70,8 +104,8 @@ def test_a_control_that_is_cut_leaves_no_verdict() -> None:
     assert report.verdict == "not applicable"
     answers = {each.question: each for each in report.answers}
     for question in (SIGNAL, BLIND):
-        assert answers[question].answer == "not applicable"
-        assert "did not end in time" in answers[question].detail
+        assert answers[question].answer == "cut"
+        assert "was cut" in answers[question].detail
     assert (answers[SIGNAL].low or 0) > 0
 
 
@@ -101,12 +135,15 @@ def test_the_session_plays_what_the_environment_plays() -> None:
 
 
 def test_listed_actions_are_replies_by_name() -> None:
-    with opened("maze", "audited_envs:Maze", AuditSettings(path=[AUDITED])):
+    with opened("maze", "audited_envs:Maze", AuditSettings(path=[AUDITED])) as session:
         task = AuditedTask("maze")
         first, _ = task.reset(seed=1)
         assert task.step("north")[:4] == (first, 0.0, False, False)
         assert task.random_reply(np.random.default_rng(0)) in "0123"
         assert any(task.step(reply)[0] != first for reply in "0123")
+        session.ask(0, "drop")
+        with pytest.raises(ValueError, match="AttributeError"):  # it is made anew, and was not reset
+            task.step("0")
 
 
 @pytest.mark.parametrize(
