@@ -2,12 +2,14 @@
 
 Runs ``FILE --seed SEED --out DIR`` for each seed that it draws, loads what was saved, plays 256 held-out lakes with it
 and replays the moves. ``--record WORDS`` adds the run to the page, or goes on with a run of these words that was
-stopped, by the same file and with the seeds that were drawn. A seed that is refused ends it. ``--verify`` replays all
-runs of the page. Without FILE the page is written from its records. What follows ``--`` goes to FILE.
+stopped between two seeds, by the same file and with the seeds that were drawn. A seed that is refused, or was begun
+and did not end, ends it. ``--verify`` replays all runs of the page. Without FILE the page is written from its records.
+What follows ``--`` goes to FILE.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,6 +38,7 @@ from ragen_agent.models.checkpoint import load_checkpoint
 from ragen_agent.tokens.rollout import Instance, play
 from ragen_gym import make_turn
 from ragen_gym.core.child_python import child_environment, child_python
+from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.policies import blind_value, random_value
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv
@@ -90,7 +94,9 @@ def submitted(file: Path, seed: int, out: Path, arguments: Sequence[str] = ()) -
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         end = "\n".join((out / "log.txt").read_text(errors="replace").splitlines()[-5:])
-        raise ValueError(f"{file} --seed {seed} ended with exit code {process.returncode}, where 0 is needed:\n{end}")
+        raise ValueError(
+            f"{file.name} --seed {seed} ended with exit code {process.returncode}, where 0 is needed:\n{end}"
+        )
     return usage.ru_utime
 
 
@@ -102,12 +108,15 @@ def ledger(out: Path) -> dict[str, int]:
     """
     try:
         tokens, lakes = json.loads((out / "ledger.json").read_text()), np.load(out / "lakes.npy", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{out}: a submission writes ledger.json and lakes.npy: {error}") from None
+    except Exception as error:  # the readers' own, of whatever it wrote
+        raise ValueError(f"{out}: a submission writes ledger.json and lakes.npy: {error!r}") from None
     game, counts = make_env("train").game, ("sampled_tokens", "shown_tokens")
-    if set(tokens) != set(counts) or not all(type(each) is int and each >= 0 for each in tokens.values()):
+    known = isinstance(tokens, dict) and set(tokens) == set(counts)
+    if not known or not all(type(each) is int and each >= 0 for each in tokens.values()):
         raise ValueError(f"ledger.json holds {tokens}; give the counts sampled_tokens and shown_tokens, from 0 on.")
     width = len(game.generate(np.zeros(1, np.uint64), "train")[0])
+    if not isinstance(lakes, np.ndarray):
+        raise ValueError("lakes.npy holds several arrays; give one, written by np.save.")
     if lakes.dtype != np.uint8 or lakes.ndim != 2 or lakes.shape[1] != width:
         raise ValueError(f"lakes.npy holds {lakes.dtype} {lakes.shape}; give uint8 (lakes, {width}), as game.generate.")
     foreign = [lake for lake in lakes if game.split_of(lake.tobytes()) != "train"]
@@ -183,13 +192,19 @@ def _replayed(
     return plans, solved
 
 
-def measured(file: Path, seed: int, arguments: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
-    """One seed of a submission: trained, checked and played on lakes that are drawn after it ended; for JSON."""
+def measured(source: bytes, seed: int, arguments: Sequence[str] = (), split: str = "test") -> dict[str, Any]:
+    """One seed of a submission: trained, checked and played on lakes that are drawn after it ended; for JSON.
+
+    ``source``, the content of its file, runs as a new copy that lies alone in a folder.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        before, seconds = calibration(), submitted(file, seed, Path(folder), arguments)
-        after, counts, lakes = calibration(), ledger(Path(folder)), secrets.randbelow(2**31)
+        file, out = Path(folder) / "submission.py", Path(folder) / "out"
+        file.write_bytes(source)
+        out.mkdir()
+        before, seconds = calibration(), submitted(file, seed, out, arguments)
+        after, counts, lakes = calibration(), ledger(out), secrets.randbelow(2**31)
         env, instances = held_out(lakes, split=split)
-        plans, solved, start = played(Path(folder) / "model", env, instances, lakes)
+        plans, solved, start = played(out / "model", env, instances, lakes)
     calibrated = {name: round((before[name] + after[name]) / 2, 3) for name in before}
     moves = ["/".join("".join(env.action_names[move][0] for move in turn) for turn in plan) for plan in plans]
     figures = {"seed": seed, "seconds": round(seconds, 2), **calibrated, **counts, "solved": solved, "start": start}
@@ -258,6 +273,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if argv is None else argv), "--"]
     own, arguments = words[: words.index("--")], words[words.index("--") + 1 : -1]
     options = parser.parse_args(own)
+    if options.record and options.split != "test":
+        parser.error("a record is played on lakes of the split test: leave out --record or --split.")
+    if options.file and not options.file.is_file():
+        parser.error(f"there is no file {options.file}.")
+    writing = options.record or not options.file
+    try:
+        with locked_folder(options.out) if writing else nullcontext():  # two recorders would lose a run
+            return _run(options, arguments)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     results = read_results(options.out, "speedrun") or {"runs": []}
     for recorded in results["runs"] if options.verify else ():
         verify(recorded)
@@ -265,16 +293,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if results["runs"]:
             write_results(options.out, "speedrun", results, page(results))
         return 0
-    if options.record and options.split != "test":
-        parser.error("a record is played on lakes of the split test: leave out --record or --split.")
-    if not options.file.is_file():
-        parser.error(f"there is no file {options.file}.")
-    digest = hashlib.sha256(options.file.read_bytes()).hexdigest()
+    source = options.file.read_bytes()  # once: what is hashed is what each seed runs
+    digest = hashlib.sha256(source).hexdigest()
     about = {"what": options.record, "arguments": arguments, "machine": machine("torch"), "file": digest}
-    try:
-        begun = continued(results["runs"], about) if options.record else None
-    except ValueError as error:
-        parser.error(str(error))
+    begun = continued(results["runs"], about) if options.record else None
     run = begun or about | {"drawn": [secrets.randbelow(2**31) for _ in range(SEEDS)], "seeds": []}
     if options.record and not begun:
         results["runs"].append(run)
@@ -287,12 +309,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The game is compiled here, once, or the first submission's time would hold it.
     make_env("train").game.generate(np.arange(2**15, dtype=np.uint64), "train")
     for seed in run["drawn"][len(run["seeds"]) :][: options.number]:
+        run["refused"] = f"seed {seed}: begun and not ended"
+        keep()  # a submission could else kill its runner on a bad seed and try it again
         try:
-            run["seeds"].append(measured(options.file, seed, arguments, options.split))
-        except ValueError as error:
-            run["refused"] = f"seed {seed}: {error}"
+            run["seeds"].append(measured(source, seed, arguments, options.split))
+        except Exception as error:  # of any kind: what a submission wrote can break each reader in its own way
+            shown = str(error) if isinstance(error, ValueError) else repr(error)
+            run["refused"] = f"seed {seed}: {shown}"
             keep()
-            parser.exit(1, f"refused: {error}\n")
+            print(f"refused: {shown}", file=sys.stderr)
+            return 1
+        del run["refused"]
         print({name: each for name, each in run["seeds"][-1].items() if name != "moves"}, flush=True)
         keep()
     solved, seconds = (fmean(each[name] for each in run["seeds"]) for name in ("solved", "seconds"))

@@ -28,9 +28,10 @@ RULES = """\
 6. The oracle may demonstrate. Its time counts. Its replies count as shown tokens once, however often they are shown.
 7. The file reports its tokens and lakes itself. Whoever merges a record checks in its code that the report is true.
 8. Time is user time of the process and its children, on one core, imports and saving included.
-9. The runner draws five seeds when a run begins, and each seed's lakes after its training. A run that was stopped goes
-   on with its seeds and the same file (by SHA-256). A seed that fails or is refused ends the run, which is no record.
-   Replies are sampled at temperature 0.5, at most 24 tokens each, and replayed; `--verify` replays them again.
+9. The runner draws five seeds when a run begins, and each seed's lakes after its training. A seed runs a copy of the
+   file, alone in a folder. A run that was stopped between two seeds goes on with its seeds and the same file (by
+   SHA-256). A seed that fails, is refused, or was begun and did not end, ends the run, which is no record. Replies are
+   sampled at temperature 0.5, at most 24 tokens each, and replayed; `--verify` replays them again.
 10. A record solves 60 % at the lower end of Student's 95 % interval over its seeds, in less calibrated time, or with
     fewer tokens (sampled and shown), than each record before."""
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,14 @@ import pytest
 import benchmarks
 from benchmarks.speedrun import check_spellings, continued, held_out, ledger, main, make_env, submitted, verify
 from benchmarks.speedrun_page import page, records
+from ragen_gym.core.child_python import child_environment
+from ragen_gym.core.storage import locked_folder
 
 HERE = Path(benchmarks.__file__).parent
 RECORD = HERE.parent / "examples" / "speedrun.py"
 RESULTS = json.loads((HERE / "speedrun.json").read_text(encoding="utf-8"))
 TOKENS = {"sampled_tokens": 0, "shown_tokens": 12}
+SMALL = ["--", "--steps", "2", "--lakes", "200"]
 
 
 def write(folder: Path, split: str = "train", tokens: object = TOKENS, count: int = 64) -> Path:
@@ -48,7 +55,9 @@ def test_one_lake_that_it_is_played_on_among_its_own_is_enough(tmp_path: Path) -
         ledger(tmp_path)
 
 
-@pytest.mark.parametrize("tokens", [{"sampled_tokens": 3}, {**TOKENS, "shown_tokens": -1}, {**TOKENS, "lakes": 1}])
+@pytest.mark.parametrize(
+    "tokens", [{"sampled_tokens": 3}, {**TOKENS, "shown_tokens": -1}, {**TOKENS, "lakes": 1}, list(TOKENS)]
+)
 def test_a_ledger_of_another_form_is_refused(tokens: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give the counts sampled_tokens and shown_tokens"):
         ledger(write(tmp_path, tokens=tokens))
@@ -56,6 +65,20 @@ def test_a_ledger_of_another_form_is_refused(tokens: object, tmp_path: Path) -> 
 
 def test_a_submission_without_a_ledger_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a submission writes ledger.json and lakes.npy"):
+        ledger(tmp_path)
+
+
+def archive() -> bytes:
+    np.savez(written := io.BytesIO(), lakes=np.zeros(3))
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("lakes", "said"), [(b"", "EOFError"), (b"no array", "a submission writes"), (archive(), "several arrays")]
+)
+def test_a_file_of_lakes_that_cannot_be_read_is_refused(lakes: bytes, said: str, tmp_path: Path) -> None:
+    (write(tmp_path) / "lakes.npy").write_bytes(lakes)
+    with pytest.raises(ValueError, match=said):
         ledger(tmp_path)
 
 
@@ -81,10 +104,9 @@ def test_an_id_spells_one_move() -> None:
 def test_a_submission_that_solves_too_few_lakes_is_no_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ["--", "--steps", "2", "--lakes", "200"]
     words = [str(RECORD), "--number", "1", "--out", str(tmp_path), "--record", "Two steps"]
     for _ in range(2):  # the second time it goes on with the run
-        assert main([*words, *small]) == 1
+        assert main([*words, *SMALL]) == 1
         assert "solved on average, 60% needed" in capsys.readouterr().out
     (run,) = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
     assert [each["seed"] for each in run["seeds"]] == run["drawn"][:2]
@@ -92,7 +114,7 @@ def test_a_submission_that_solves_too_few_lakes_is_no_record(
     verify(run)
     assert "| no: 2 of 5 seeds | Two steps |" in (tmp_path / "speedrun.md").read_text()
     with pytest.raises(SystemExit):
-        main([*words, "--split", "validation", *small])
+        main([*words, "--split", "validation", *SMALL])
     assert "a record is played on lakes of the split test" in capsys.readouterr().err
 
 
@@ -115,13 +137,57 @@ def test_a_seed_that_fails_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFi
     (file := tmp_path / "file.py").write_text("raise SystemExit('bad luck')")
     runs: list[dict[str, Any]] = []
     for number in (1, 2):  # the same words begin a new row
-        with pytest.raises(SystemExit):
-            main([str(file), "--record", "Luck", "--out", str(tmp_path)])
+        assert main([str(file), "--record", "Luck", "--out", str(tmp_path)]) == 1
         assert "refused: " in capsys.readouterr().err
         runs = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
         assert [run["refused"].splitlines()[-1] for run in runs] == ["bad luck"] * number
     assert records([{**RESULTS["runs"][-1], "refused": "seed 1"}]) == []
     assert "| no: a seed was refused | Luck |" in page({"runs": [*RESULTS["runs"], *runs]})
+
+
+def test_a_model_that_breaks_the_runner_is_refused(tmp_path: Path) -> None:
+    breaking = "import sys\nPath(sys.argv[4], 'model', 'generation_config.json').write_text('[]')"
+    (file := tmp_path / "file.py").write_text(f"{RECORD.read_text(encoding='utf-8')}\n{breaking}\n")
+    assert main([str(file), "--record", "Broken", "--out", str(tmp_path), *SMALL]) == 1
+    (run,) = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
+    assert run["refused"].startswith(f"seed {run['drawn'][0]}: TypeError(")
+    assert not run["seeds"]
+
+
+def test_a_seed_that_kills_its_runner_is_not_tried_again(tmp_path: Path) -> None:
+    (file := tmp_path / "file.py").write_text("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)")
+    words = [sys.executable, "-m", "benchmarks.speedrun", str(file), "--record", "Luck", "--out", str(tmp_path)]
+    assert subprocess.run(words, env=child_environment(), capture_output=True, check=False).returncode == -9
+    (run,) = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
+    assert run["refused"] == f"seed {run['drawn'][0]}: begun and not ended"
+    assert continued([run], {"what": "Luck"}) is None
+
+
+def test_one_process_writes_a_page_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    locking = (
+        f"from pathlib import Path\nfrom ragen_gym.core.storage import locked_folder\nfolder = Path({str(tmp_path)!r})"
+    )
+    (file := tmp_path / "file.py").write_text(f"{locking}\nwith locked_folder(folder): print('free')")
+    assert main([str(file), "--record", "Words", "--out", str(tmp_path)]) == 1
+    assert "another process is working in" in capsys.readouterr().err, "while a seed trains"
+    for words in ([str(file), "--record", "Words"], ["--verify"]):
+        with locked_folder(tmp_path), pytest.raises(SystemExit):
+            main([*words, "--out", str(tmp_path)])
+        assert "another process is working in" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_each_seed_runs_what_was_hashed(tmp_path: Path) -> None:
+    file, ends = tmp_path / "file.py", "raise SystemExit('another file')"
+    lines = f"import pathlib\nfor name in (__file__, {str(file)!r}): pathlib.Path(name).write_text({ends!r})\n"
+    text = RECORD.read_text(encoding="utf-8").replace("import argparse\n", f"import argparse\n{lines}")
+    file.write_text(text)
+    words = [str(file), "--number", "2", "--out", str(tmp_path), "--record", "Changed"]
+    main([*words, *SMALL])
+    (run,) = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
+    assert run.get("refused") is None
+    assert len(run["seeds"]) == 2
+    assert run["file"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_a_run_goes_on_with_its_own_file_and_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
