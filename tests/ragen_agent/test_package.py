@@ -10,9 +10,12 @@ import pytest
 import ragen_agent
 
 
-def test_importing_is_light() -> None:
-    heavy = "{'torch', 'transformers', 'numba', 'pygame'}"
-    program = f"import sys, ragen_agent; print(sorted({heavy} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    "code", ["import ragen_agent", "import ragen_agent.cli as c; c.build_parser()"], ids=["package", "list of commands"]
+)
+def test_importing_is_light(code: str) -> None:
+    heavy = "{'torch', 'transformers', 'ray', 'numba', 'pygame'}"
+    program = f"import sys; {code}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
