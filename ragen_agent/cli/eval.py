@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import tempfile
 from dataclasses import asdict
@@ -21,7 +20,8 @@ from ragen_agent.cli.settings import (
     settings_of,
 )
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_gym.core.command_line import stops_at_sigterm
+from ragen_gym.core.command_line import shell_word, stops_at_sigterm
+from ragen_gym.core.failures import memory_was_full
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.settings import OPENS
 from ragen_gym.core.storage import check_parent
@@ -154,13 +154,13 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
     if stopped:
         print(
             f"\nragen-agent: stopped; {outcome.kept + outcome.played} of {outcome.wanted} episodes are kept. The same "
-            f"command with --out {folder.path} plays the others.",
+            f"command with --out {shell_word(folder.path)} plays the others.",
             file=sys.stderr,
         )
         return 130
     if not any(record.counted for record in folder.records()):
         record = folder.records()[0]
-        advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemory" in record.detail)
+        advice = ". Lower evaluation.batch: so many episodes are played at a time" * memory_was_full(record.detail)
         raise ValueError(
             f"all {outcome.wanted} episodes failed, so nothing was measured. The first failed by: {record.failure}: "
             f"{record.detail}{advice}"
@@ -204,9 +204,9 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
             )
     for said in at_most_blind(summary):
         display.say(said)
-    suite = f" --suite {shlex.quote(str(folder / 'suite'))}" if run_code_flag(games[0]) else ""
+    suite = f" --suite {shell_word(folder / 'suite')}" if run_code_flag(games[0]) else ""
     display.say(f"Results for ragen-gym bench score, compare and verify: {folder}")
-    display.say(f"Every reply on a page: ragen-gym bench report {shlex.quote(str(folder))}{suite}")
+    display.say(f"Every reply on a page: ragen-gym bench report {shell_word(folder)}{suite}")
 
 
 def results_name(command: str, model: Path, config: Config) -> str:
@@ -227,4 +227,6 @@ def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
     if run.warm.is_dir():
         print(f"{run.path} was cut short: this is its model before reinforcement.")
         return run.warm, None
-    raise ValueError(f"{run.path} holds no model yet; go on with it first: ragen-agent train --resume {run.quoted}")
+    raise ValueError(
+        f"{run.path} holds no model yet; go on with it first: ragen-agent train --resume {shell_word(run.path)}"
+    )

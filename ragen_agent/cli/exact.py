@@ -63,6 +63,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
     from ragen_gym.core.console import json_text, rich_console
+    from ragen_gym.core.failures import memory_was_full
     from ragen_gym.core.storage import locked_folder, write_atomic
 
     check_not_distributed(options)
@@ -90,8 +91,8 @@ def _run(options: argparse.Namespace) -> int:
         waiting = [ExactLevel(env, policy.chat, config.turns, each) for each in instances if each.seed not in done]
         try:
             _solve(policy, waiting, len(instances), options, folder, display)
-        except RuntimeError as error:  # torch's, of a GPU and of the processor's memory
-            if "memory" not in str(error):
+        except RuntimeError as error:
+            if not memory_was_full(str(error)):
                 raise
             raise MemoryError(
                 f"memory is full ({str(error).splitlines()[0]}): lower --nodes, now {options.nodes}, or raise --mass, "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.core.command_line import stops_at_sigterm
+from ragen_gym.core.command_line import shell_word, stops_at_sigterm
 
 if TYPE_CHECKING:
     from ragen_agent.config import Config
@@ -186,7 +185,7 @@ def _train(options: argparse.Namespace) -> int:
             done = fine_tune(settings, out, _display())
     except KeyboardInterrupt:
         code = " --run-code" * options.run_code
-        go_on = f"Go on with: ragen-agent sft train --resume {shlex.quote(str(out))}{code}"
+        go_on = f"Go on with: ragen-agent sft train --resume {shell_word(out)}{code}"
         rest = go_on if is_begun(out) else "Nothing was written yet."
         print(f"\nragen-agent: stopped. {rest}", file=sys.stderr)
         return 130
@@ -194,7 +193,8 @@ def _train(options: argparse.Namespace) -> int:
     text += f"; loss {done['loss']:.4f} nats a token"
     text += f"; left out: {done['too_long']} too long, {done['failures']} failed\n{done['model']}"
     if settings.lora.rank:
-        text += f"\nMerge it into its model: ragen-agent sft merge {done['model']} --out {out / 'model'}"
+        adapter, merged = shell_word(done["model"]), shell_word(out / "model")
+        text += f"\nMerge it into its model: ragen-agent sft merge {adapter} --out {merged}"
     _print(options, done, text)
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from ragen_agent.cli.settings import (
     settings_of,
 )
 from ragen_agent.config import Config, Settings, to_toml, with_settings
-from ragen_gym.core.command_line import stops_at_sigterm
+from ragen_gym.core.command_line import shell_word, stops_at_sigterm
 from ragen_gym.core.storage import write_atomic
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def _train(options: argparse.Namespace) -> int:
                 policy = None  # its processes load their own
                 train_distributed(config, settings, folder, display)
     except KeyboardInterrupt:
-        again = f"ragen-agent train --resume {folder.quoted}{run_code_flag(config, settings)}"
+        again = f"ragen-agent train --resume {shell_word(folder.path)}{run_code_flag(config, settings)}"
         print(f"\nragen-agent: stopped; everything so far is kept. Go on with: {again}", file=sys.stderr)
         return 130
     return 0
@@ -147,8 +146,8 @@ def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise ValueError(
             f"--resume goes on with the run's own settings: leave out {flags}. To train its model further, begin a "
-            f"new run: ragen-agent train --config {shlex.quote(str(options.resume / 'config.toml'))} --model "
-            f"{shlex.quote(str(options.resume / 'checkpoint'))} --seed N."
+            f"new run: ragen-agent train --config {shell_word(options.resume / 'config.toml')} --model "
+            f"{shell_word(options.resume / 'checkpoint')} --seed N."
         )
     folder, config = RunFolder.reopen(options.resume)
     check_consent(options.resume, options.run_code, config)

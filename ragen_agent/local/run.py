@@ -36,7 +36,7 @@ from ragen_agent.tasks.tasks import measured_settings
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.metrics import cost_line
-from ragen_gym.core.command_line import DeferredInterrupt
+from ragen_gym.core.command_line import DeferredInterrupt, shell_word
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
@@ -185,7 +185,7 @@ class TrainingRun:
         if not warm.epochs:
             return
         if not self.config.evaluation.imitation:
-            command = f"ragen-agent train --resume {self.folder.quoted} --compare{run_code_flag(self.config)}"
+            command = f"ragen-agent train --resume {shell_word(self.folder.path)} --compare{run_code_flag(self.config)}"
             self.display.say(f"Compare it with imitation at the same cost: {command}")
             return
         if "more_imitation" not in self.summary:

@@ -19,6 +19,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import all_settings
 from ragen_agent.update.metrics import METRICS
+from ragen_gym.core.command_line import shell_word
 from ragen_gym.core.console import SECONDS_A_LINE, ProgressBar, rich_console
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
@@ -116,7 +117,7 @@ class Display:
             memory += f", {summary['gpu_memory_gib']:.1f} GiB of the GPU's ({summary['gpu']})"
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
-            f"\nMeasure again: ragen-agent eval {folder.quoted} --split {config.evaluation.split}"
+            f"\nMeasure again: ragen-agent eval {shell_word(folder.path)} --split {config.evaluation.split}"
             f"{run_code_flag(config)}"
             f"\nTook {summary['wall_s']:.0f} s{memory}."
         )

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import pickle
 import platform
-import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +30,8 @@ from typing import Any
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.config.consent import load_problem
+from ragen_gym.core.command_line import shell_word
+from ragen_gym.core.failures import memory_was_full
 from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 from ragen_gym.core.storage import (
     DiskFullError,
@@ -54,12 +55,12 @@ def resumable(
 ) -> Iterator[None]:
     """Locks the folder of a run for work in the block.
 
-    If the disk or a GPU's memory fills up, the error names the command to resume with: ``command`` and the folder.
+    If the disk or the memory fills up, the error names the command to resume with: ``command`` and the folder.
     ``lower`` describes how to reduce the batch.
 
     Raises:
         DiskFullError: the disk is full.
-        MemoryError: the GPU's memory is full.
+        MemoryError: the memory of the GPU or the processor is full.
     """
     try:
         with locked_folder(path):
@@ -67,14 +68,15 @@ def resumable(
             yield
     except DiskFullError as error:
         raise DiskFullError(
-            f"{error} What was saved before is kept; then go on with: {command} {shlex.quote(str(path))}"
+            f"{error} What was saved before is kept; then go on with: {command} {shell_word(path)}"
         ) from error
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
+        if not memory_was_full(str(error)):
             raise
+        said = str(error).partition("\n")[0].partition(" Including ")[0].removesuffix(".")
         raise MemoryError(
-            f"{str(error).partition(' Including ')[0]} End what else runs on the GPU, or let fewer rows learn at "
-            f"once: {lower}. What was saved before is kept; then go on with: {command} {shlex.quote(str(path))}"
+            f"{said}. End what else uses that memory, or let fewer rows learn at "
+            f"once: {lower}. What was saved before is kept; then go on with: {command} {shell_word(path)}"
         ) from error
 
 
@@ -90,7 +92,7 @@ class RunFolder:
     @property
     def quoted(self) -> str:
         """The path as a word of a shell's command."""
-        return shlex.quote(str(self.path))
+        return shell_word(self.path)
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
@@ -109,7 +111,7 @@ class RunFolder:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             what = "holds another run" if (path / "config.toml").exists() else "is not an empty folder"
             raise ValueError(
-                f"--out {path} {what}; choose another folder, or go on with that run: --resume {self.quoted}"
+                f"--out {path} {what}; choose another folder, or go on with that run: --resume {shell_word(path)}"
             )
 
     @classmethod

@@ -32,6 +32,7 @@ from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
+from ragen_gym.core.command_line import shell_word
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import json_line, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
@@ -199,7 +200,9 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
 def check_data(path: Path) -> None:
     """Raises a ValueError if the file of conversations is missing."""
     if not path.is_file():
-        raise ValueError(f"--data {path}: there is no such file; make one with ragen-agent sft data --out {path}.")
+        raise ValueError(
+            f"--data {path}: there is no such file; make one with ragen-agent sft data --out {shell_word(path)}"
+        )
 
 
 def read_conversations(path: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ from ragen_agent.sft.demonstrations import check_data, families_of, read_convers
 from ragen_agent.sft.trainer import fit, restore, snapshot
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.command_line import DeferredInterrupt
+from ragen_gym.core.command_line import DeferredInterrupt, shell_word
 from ragen_gym.core.storage import append_json_lines, read_json_lines, write_atomic
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def begin(settings: FineTuning, out: Path) -> FineTuning:
         raise ValueError("sft train needs --model: a folder, a name, or the checkpoint/ of a run of ragen-agent train.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(
-            f"--out {out} is not an empty folder; choose another, or go on with it: --resume {shlex.quote(str(out))}"
+            f"--out {out} is not an empty folder; choose another, or go on with it: --resume {shell_word(out)}"
         )
     return replace(settings, data_sha256=_hash(Path(settings.data)))
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.inference import ImageSpan
+from ragen_gym.core.failures import memory_was_full
 from ragen_gym.render.png import decode_png, encode_png
 
 
@@ -237,7 +238,7 @@ def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
     whole = [t for t in played if t.failure is None]
     if not whole:
         failure = played[0].failure or ""
-        advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemoryError" in failure)
+        advice = ". Lower evaluation.batch: so many episodes are played at a time" * memory_was_full(failure)
         raise ValueError(
             f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {failure}{advice}"
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import signal
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -65,6 +67,11 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}."
     return without_controls(" ".join(" ".join([text, *getattr(error, "__notes__", ())]).split()))
+
+
+def shell_word(path: str | Path) -> str:
+    """A path as one word of a shell's command, quoted if it holds a space."""
+    return shlex.quote(str(path))
 
 
 def terminal_width(otherwise: int = 100) -> int:

@@ -5,6 +5,7 @@ A malformed reply is not a failure but a ``ragen_gym.envs.reply.Problem``.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from enum import StrEnum
@@ -51,6 +52,14 @@ def failure_kind(failure: str) -> Failure:
         ValueError: the text before the colon is not a kind of failure.
     """
     return Failure(failure.partition(":")[0])
+
+
+def memory_was_full(said: str) -> bool:
+    """True if an error's text says that torch got no memory, of a GPU or of the processor.
+
+    Not by the word "memory" alone, which stands in errors of programming too ("an illegal memory access").
+    """
+    return re.search(r"out of memory|not enough memory|can't allocate memory", said) is not None
 
 
 def describe_error(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -76,18 +76,28 @@ def test_a_measurement_in_which_all_failed_leaves_no_episodes(tmp_path: Path, mo
         run.measure("before")
 
 
-def test_a_full_gpu_is_said_with_what_to_lower_and_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: Any, **options: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. 16.38 MiB is free. Including this process, 8 GiB are used.")
+def gpu_full(*arguments: Any, **options: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. 16.38 MiB is free. Including this process, 8 GiB are used.")
 
+
+def cpu_full(*arguments: Any, **options: Any) -> None:
+    torch.empty(2**60)
+
+
+@pytest.mark.parametrize(
+    ("full", "begin", "end"),
+    [(gpu_full, "CUDA out of memory", "16.38 MiB is free"), (cpu_full, "[enforce fail", "(Cannot allocate memory)")],
+)
+def test_a_full_memory_is_said_with_what_to_lower_and_how_to_go_on(
+    full: Callable[..., None], begin: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(imitation, "fit", full)
     config = configure(TINY)
     with pytest.raises(MemoryError) as error:
         training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
     said = str(error.value)
-    assert said.startswith("CUDA out of memory. 16.38 MiB is free. End what else runs on the GPU, or let fewer rows")
+    assert said.startswith(begin)
+    assert f"{end}. End what else uses that memory, or let fewer rows learn at once: lower" in said
     assert "lower training.minibatch and warm_start.batch in its config.toml" in said
     assert said.endswith(f"ragen-agent train --resume {tmp_path / 'run'}")
 

@@ -239,7 +239,7 @@ def test_an_evaluation_that_measured_nothing_is_an_error(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("OutOfMemoryError: CUDA")
+        raise RuntimeError("CUDA out of memory.")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(TorchEngine, "start", broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import signal
 from collections.abc import Mapping
@@ -200,10 +201,11 @@ def test_an_adapter_is_merged_into_its_model(
 ) -> None:
     from peft import PeftModel
 
-    out = tmp_path / "sft"
+    out = tmp_path / "my adapter"
     words = ["--data", str(data), "--model", str(model), "--lora-rank", "4", "--lora-target", "q_proj", "--batch", "8"]
     assert main(["sft", "train", *words, "--learning-rate", "0.05", "--out", str(out)]) == 0
-    assert f"sft merge {out / 'adapter'}" in capsys.readouterr().out
+    advice = capsys.readouterr().out.partition("ragen-agent sft merge ")[2]
+    assert shlex.split(advice)[:3] == [str(out / "adapter"), "--out", str(out / "model")]
     assert main(["sft", "merge", str(out), "--out", str(tmp_path / "merged")]) == 0
     before, merged = state(model), state(tmp_path / "merged")
     changed = {name for name in before if not torch.equal(before[name], merged[name])}
@@ -250,7 +252,7 @@ def test_what_does_not_fit_is_one_line(
     lake.write_text(lake.read_text().replace("lake", "quagga"))
     for arguments, message in (
         (["--data", str(data)], "needs --data FILE and --out DIR"),
-        (["--data", str(tmp_path / "none"), *tuned[2:], "--out", str(tmp_path / "x")], "there is no such file"),
+        (["--data", str(tmp_path / "no file"), *tuned[2:], "--out", str(tmp_path / "x")], "sft data --out '/"),
         (["--data", str(data), "--model", str(model), "--out", str(used)], "--resume"),
         (["--resume", str(used), "--seed", "1"], "leave out --seed"),
         (["--resume", str(tmp_path)], "holds no fine-tuning"),
