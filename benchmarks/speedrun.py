@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import re
 import resource
 import secrets
 import subprocess
@@ -31,6 +30,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks import machine, page_parser, read_results, write_results
 from benchmarks.shortcuts import walked
+from benchmarks.speedrun_checks import check_replies, check_spellings, check_tokenizer
 from benchmarks.speedrun_page import GOAL, SEEDS, page, records
 from ragen_agent import ChatFormat, TokenMDP, Trajectory
 from ragen_agent.inference.torch_engine import TorchEngine
@@ -46,6 +46,7 @@ from ragen_gym.games.frozen_lake import FrozenLake
 
 LAKES = 256
 TOKENS, TEMPERATURE = 24, 0.5  # of a reply at most; of sampling
+FIXED = "LLUUULDDDR"  # a plan that no board changes; no other of ten moves that was searched solved more training lakes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
 Plans = list[list[list[int]]]
 """Ids of the moves of each turn of each lake."""
@@ -146,9 +147,11 @@ def played(folder: Path, env: TurnEnv, instances: Sequence[Instance], seed: int)
     in another environment.
 
     Raises:
-        ValueError: a checkpoint that cannot be read, an id that spells two moves, or a replay with another result.
+        ValueError: a checkpoint that cannot be read, a tokenizer that rewrites texts, an id that spells two moves, a
+            reply with more moves than ids, or a replay with another result.
     """
     model, tokenizer = load_checkpoint(folder)
+    check_tokenizer(tokenizer)
     chat, split = ChatFormat.from_tokenizer(tokenizer), str(env.env.split)
 
     def episodes(player: PreTrainedModel) -> list[Trajectory]:
@@ -159,6 +162,8 @@ def played(folder: Path, env: TurnEnv, instances: Sequence[Instance], seed: int)
     trajectories = episodes(model)
     written = {int(token) for trajectory in trajectories for token in trajectory.ids[trajectory.sampled]}
     check_spellings({token: str(tokenizer.decode([token])) for token in written}, env.action_names)
+    for trajectory in trajectories:
+        check_replies(trajectory, env.action_names)
     replies = [[m["content"] for m in each.messages if m["role"] == "assistant"] for each in trajectories]
     plans, solved = _replayed(env, instances, replies)
     for trajectory, again in zip(trajectories, solved, strict=True):
@@ -168,13 +173,6 @@ def played(folder: Path, env: TurnEnv, instances: Sequence[Instance], seed: int)
     untrained = AutoModelForCausalLM.from_config(model.config, trust_remote_code=False).eval()
     untrained.generation_config = model.generation_config
     return plans, fmean(solved), fmean(each.success for each in episodes(untrained))
-
-
-def check_spellings(texts: Mapping[int, str], names: Sequence[str]) -> None:
-    """Raises a ValueError for an id whose text names two moves: with such ids any plan would be one token."""
-    for token, text in texts.items():
-        if len(re.findall("|".join(names), text)) > 1:
-            raise ValueError(f"the id {token} spells {text!r}; an id may spell one move at most.")
 
 
 def _replayed(
@@ -220,9 +218,20 @@ def _references(env: TurnEnv, instances: Sequence[Instance]) -> dict[str, float]
         board, most = bytes(env.env.state[0]), env.max_actions
         walkers = [walked(game, board, most, forward=forward) for forward in (False, True)]
         optimal = env.solution().success(*env.env.state, most)
-        found.append([random_value(env.env, most)[0], blind_value(env.env, most)[0], *walkers, optimal])
+        plans = random_value(env.env, most)[0], blind_value(env.env, most)[0], _fixed(env)
+        found.append([*plans, *walkers, optimal])
     means = np.mean(found, 0).round(4).tolist()
-    return dict(zip(("random", "blind", "walker", "forward walker", "optimal"), means, strict=True))
+    return dict(zip(("random", "blind", "fixed plan", "walker", "forward walker", "optimal"), means, strict=True))
+
+
+def _fixed(env: TurnEnv) -> float:
+    """1 if the fixed plan solves the lake that was reset, else 0."""
+    info: dict[str, Any] = {}
+    for move in FIXED:
+        *_, ended, _, info = env.env.step([name[0] for name in env.action_names].index(move))
+        if ended:
+            break
+    return float(info["success"])
 
 
 def verify(run: dict[str, Any]) -> None:

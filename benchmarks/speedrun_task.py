@@ -2,7 +2,7 @@
 
 ``inspect eval benchmarks/speedrun_inspect.py -T folder=DIR --model MODEL`` plays the same folder in Inspect AI. The
 agent writes ``/app/speedrun.py``; the test measures it with a runner of its own. The reward is 0 for a file that solves
-too few lakes, and otherwise the record's calibrated time over the file's: above 1 is a record.
+too few lakes, and otherwise the record's time over the file's: above 1.11 is a record in time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ cp "$(dirname "$0")/speedrun.py" "${{APP:-/app}}/speedrun.py"
 
 
 def write_task(folder: Path) -> None:
-    """Writes the task into a folder, with the sources of this checkout; the record is its solution."""
+    """Writes the task into a folder, with the sources of this checkout; the fastest file is its solution."""
     source = io.BytesIO()
     with tarfile.open(fileobj=source, mode="w:gz") as archive:
         for name in SOURCE:
@@ -104,12 +104,17 @@ def _kept(file: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def reward(folder: Path) -> float:
-    """The record's calibrated time over that of the run in a folder; 0 for a run that solves too few lakes."""
+    """The least time of the records over that of the run in a folder, by product or loop, whichever gains less.
+
+    0 for a run that solves too few lakes.
+    """
     runs = read_results(folder, "speedrun").get("runs", [])
     if not records(runs):
         return 0.0
     known = records(read_results(Path(__file__).parent, "speedrun")["runs"])
-    return min(costs(run)[0] for run in [*known, *runs * (not known)]) / costs(runs[0])[0]
+    least = [min(each) for each in zip(*map(costs, known or runs), strict=True)]
+    product, loop, _ = costs(runs[0])
+    return float(min(least[0] / product, least[1] / loop))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The record of the speedrun: a language model learns to solve lakes from scratch, in a few seconds.
+"""The fastest file of the speedrun: a language model learns to solve lakes from scratch, in a few seconds.
 
 ``python -m benchmarks.speedrun`` measures this file and checks what it trained; benchmarks/speedrun.md has the rules.
 The fastest way we know is imitation of shortest ways, by five ideas:
@@ -9,7 +9,7 @@ The fastest way we know is imitation of shortest ways, by five ideas:
 3. One block of GPT-2, whose vectors of position suit a board that never moves. Only keys and values are computed for
    the prompt: queries and all that follows are needed where the reply is written.
 4. Matrices take orthogonal steps, whatever the scale of their gradients: Muon.
-5. Loading transformers or torch.optim takes longer than training, so this file writes the checkpoint and steps itself.
+5. Loading transformers or torch._dynamo takes about as long as training: this file saves and steps without them.
 
 Install:  pip install '.[agent]'
 Run:      python examples/speedrun.py --seed 0 --out runs/speedrun
@@ -50,7 +50,7 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Settings:
-    """Every number of the run. The defaults are the record."""
+    """Every number of the run. The defaults are the last row of benchmarks/speedrun.md."""
 
     seed: int = 0
     out: Path = Path("runs/speedrun")

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib.util
 import io
 import json
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 import benchmarks
-from benchmarks.speedrun import check_spellings, continued, held_out, ledger, main, make_env, submitted, verify
+from benchmarks.speedrun import continued, held_out, ledger, main, make_env, played, submitted, verify
+from benchmarks.speedrun_checks import check_replies, check_spellings
 from benchmarks.speedrun_page import page, records
+from ragen_agent import Trajectory
 from ragen_gym.core.child_python import child_environment
 from ragen_gym.core.storage import locked_folder
 
@@ -96,8 +102,48 @@ def test_the_time_of_a_submission_holds_that_of_its_children(tmp_path: Path) -> 
 
 def test_an_id_spells_one_move() -> None:
     check_spellings({1: " || Up", 2: "</answer>"}, ["Left", "Up"])
-    with pytest.raises(ValueError, match=r"the id 7 spells 'Up \|\| Left'"):
-        check_spellings({7: "Up || Left"}, ["Left", "Up"])
+    for text in ("Up || Left", "up || left"):  # the environment reads both
+        with pytest.raises(ValueError, match=f"the id 7 spells {re.escape(repr(text))}"):
+            check_spellings({7: text}, ["Left", "Up"])
+
+
+@pytest.mark.parametrize("text", ["<answer>Up || Left</answer>", "<answer>up || left</answer>"])
+def test_a_reply_has_an_id_for_each_move(text: str) -> None:
+    def episode(ids: int) -> Trajectory:
+        sampled = np.array([False] + [True] * (ids + 2))
+        messages = [{"role": role, "content": text} for role in ("user", "assistant", "user", "assistant")]
+        zeros = np.zeros(len(sampled), np.float32)
+        return Trajectory(zeros.astype(int), sampled, zeros, (2, ids + 2), (0.0, 0.0), True, messages=tuple(messages))
+
+    check_replies(episode(2), ["Left", "Up"])
+    with pytest.raises(ValueError, match="a reply of 1 ids spells 2 moves"):
+        check_replies(episode(1), ["Left", "Up"])
+
+
+@pytest.mark.parametrize(
+    ("part", "other", "refused"),
+    [
+        ("normalizer", normalizers.Replace(Regex("_(?=P)"), "a"), "has a normalizer, Replace"),
+        ("pre_tokenizer", pre_tokenizers.Split("_", "removed"), "pre-tokenizer is Split"),
+        ("decoder", decoders.Sequence([decoders.ByteLevel(), decoders.Replace("QZ", "Up || Up")]), "decoder is Seq"),
+        ("decoder", None, "decoder is missing"),
+        (None, None, None),
+    ],
+)
+def test_a_tokenizer_that_rewrites_texts_is_refused(
+    part: str | None, other: Any, refused: str | None, tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("speedrun_example", RECORD)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    tokenizer = example.build_tokenizer(make_env("train"))
+    if part:
+        setattr(tokenizer, part, other)
+    example.save(example.weights(tokenizer.get_vocab_size(), 0), tokenizer, tmp_path)
+    with pytest.raises(ValueError, match=refused) if refused else nullcontext():
+        assert len(played(tmp_path, *held_out(7, 2), 0)[0]) == 2
 
 
 @pytest.mark.slow
@@ -124,6 +170,13 @@ def test_a_record_has_five_seeds_solves_enough_and_is_faster_or_shows_less() -> 
         return {"seeds": [figures | {"sampled_tokens": 0, "shown_tokens": shown}] * seeds}
 
     first, faster, fewer = run(20, 100), run(10, 200), run(30, 50)
+    tenth, hair = run(18, 100), run(18.1, 91)
+    assert records([first, hair, tenth]) == [first, tenth], "a tenth less time, and not quite"
+    assert records([first, run(20, 91), run(20, 90)]) == [first, run(20, 90)], "a tenth fewer tokens, and not quite"
+    loaded = run(18.1, 100)
+    for seed in loaded["seeds"]:
+        seed["loop"] = 0.8
+    assert records([first, loaded]) == [first], "faster by the loop, which was slowed, and not by the product"
     others = [run(5, 5, solved=0.59), run(5, 5, seeds=4), run(12, 150, 0.9)]
     shares = (1.0, 0.7, 0.7, 0.5, 0.5)
     unsure = {"seeds": [{**seed, "solved": share} for seed in run(5, 5, seeds=1)["seeds"] for share in shares]}

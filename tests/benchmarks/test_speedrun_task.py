@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -43,20 +42,19 @@ def test_the_solution_is_the_record(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_reward_compares_with_the_record(tmp_path: Path) -> None:
-    run = copy.deepcopy(RUNS[0])
-    run["seeds"] = [copy.deepcopy(run["seeds"][0]) for _ in range(SEEDS)]
+    known = records(RUNS)
+    product, loop = (min(costs(each)[kind] for each in known) for kind in (0, 1))
 
-    def rewarded(seconds: float, solved: float = 0.6) -> float:
-        for each in run["seeds"]:
-            each |= {"seconds": seconds, "solved": solved, "product": 0.5, "loop": 0.5}
+    def rewarded(times: float, solved: float = 0.6, loop_slowed: float = 1.0) -> float:
+        figures = {"seconds": times, "solved": solved, "product": 1 / product, "loop": loop_slowed / loop}
+        run = {**RUNS[0], "seeds": [{**RUNS[0]["seeds"][0], **figures}] * SEEDS}
         (tmp_path / "speedrun.json").write_text(json.dumps({"runs": [run]}))
         return reward(tmp_path)
 
-    if known := records(RUNS):
-        best = min(costs(each)[0] for each in known)
-        assert rewarded(best / 2) == pytest.approx(2)
-        assert rewarded(best * 2) == pytest.approx(0.5)
-    assert rewarded(1.0, solved=0.59) == 0
+    assert rewarded(0.5) == pytest.approx(2)
+    assert rewarded(2.0) == pytest.approx(0.5)
+    assert rewarded(0.5, loop_slowed=1.5) == pytest.approx(2), "by the product, which gains less"
+    assert rewarded(0.5, solved=0.59) == 0
 
 
 def test_a_file_that_fails_earns_nothing(folder: Path, tmp_path: Path) -> None:
