@@ -296,14 +296,14 @@ def _faint(left_out: Sequence[Record], *sizes: int) -> str:
     """A sentence on the policies whose gradient is nearly 0, with what was found there."""
     if not left_out:
         return "No later policy has a gradient near 0."
-    found = []
+    found, policies = [], len({_policy(each) for each in left_out})
     for groups in sizes:
         of = [each["estimators"] for each in left_out if each["groups"] == groups]
         gaps = [mean_interval(list(np.subtract(cosines(each["grpo"]), cosines(each[BASE])))) for each in of]
         found.append(f"{', '.join(_shown((each.value, each.half_width), False) for each in gaps)} with {groups} groups")
     return (
-        f"Later the better arm has 99.7 % of the pulls\n  and the gradient is nearly 0, so {len(of)} policies are left "
-        f"out below. There GRPO's cosine less Dr. GRPO's is\n  {' and '.join(found)}."
+        f"Later the better arm has 99.7 % of the pulls\n  and the gradient is nearly 0, so {policies} policies are "
+        f"left out below. There GRPO's cosine less Dr. GRPO's is\n  {' and '.join(found)}."
     )
 
 
