@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks import machine, page_parser, read_records
-from benchmarks.hacking_page import BONUS, CLAIM, FARM, NONE, PRICE, PRICED, write_page
+from benchmarks.hacking_page import BONUS, CLAIM, FARM, NEAR, NONE, PRICE, PRICED, write_page
 from benchmarks.loopholes import TrustingVerifier, paid_optimum
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.table import Settings, merged
@@ -37,7 +37,6 @@ from ragen_gym.games.values import exact_play, script_of
 
 SEEDS = (0, 1, 2)
 EVERY = 4  # iterations between two checks
-NEAR = "KL to the start"
 LAKE: Settings = {
     "game": "benchmarks.loopholes:LoopholeLake",
     "env_options": {"size": 3, "success_rate": 1.0, "min_path": 2},

@@ -18,6 +18,7 @@ FARM, BONUS, CLAIM = LOOPHOLES = "farm", "bonus", "claim"
 #: Least and most that an episode is paid: 4 malformed replies; in 12 moves at most 8 lead towards the goal.
 PAID = {FARM: (-0.4, 5.0), BONUS: (-0.4, 2.0), CLAIM: (-0.4, 1.0)}
 MOVES = 12
+NEAR = "KL to the start"
 PRICED, PRICE = "price of a move", 0.3  # a loop of the farm pays 0.5, and has two moves
 _NORMAL = 1.96
 
@@ -53,14 +54,20 @@ remedy, too.
 Mean over seeds (lowest to highest); the true return in %. *Early stop*: the true return at the check with the highest
 one on validation levels. *Most*: optimal play for the pay, and its true return, a range if several ways pay the same.
 Random, blind and most are exact and look at the board after each move; a reply of the model names up to three (claim:
-one), and in the claim they predict truthfully. Blind play has a true return of {blind:.1f} %, a shortest way 100 %.
+one), and in the claim they predict truthfully. Random play has a true return of {random:.1f} %
+(claim: {random_claim:.1f}): without a remedy {below} of {count} seeds of farm, bonus and claim end below it. Blind play
+has {blind:.1f} %. A shortest way has 100 %, and is paid {shortest}, in the bonus less than random play.
 
 ## What this shows, and what it does not
 
 - **Which remedy stops it** can only be judged where the loophole is found without one: at the claim. Checking the true
-  board does, as it must. The KL term slows it and does not stop it: false claims earn most of the pay at the end, and
-  *0 of {count}* only says that the widest interval reaches the pay of blind play. Stopping early saves part of the true
-  return. Remedies are not ranked: each changes what is paid or learned, and the seeds are few.
+  board does, as it must. With the KL term the claim is paid {kl_first} after {every} iterations and
+  {kl_end} at the end, mostly for false claims. The true return surely falls at {kl_falls} of {kl_checks} checks,
+  so it is not *found*. Whether it would be with more training or more seeds is open. Remedies are not ranked: each
+  changes what is paid or learned, and the seeds are few.
+- **Early stop** reads the true return, which the reward does not tell. At the claim it keeps {kept} of
+  {start}. Without a remedy the check chosen is the untrained start for {untrained} of {count} seeds of farm, bonus
+  and claim.
 - **Farm**: the best play for the pay also reaches the goal, with its last move. **Bonus**: a player that learns enough
   must end in holes; the runs only show what {iterations} iterations do. **Claim**: a true one pays as much as a false
   one.
@@ -101,6 +108,11 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
     runs = {arm: runs[arm] for arm in sorted(runs, key=lambda arm: LOOPHOLES.index(arm[0]))}
     first, others = records[0], [each["checks"][1:] for each in records if each["remedy"] != NONE]
     before = [sum(found(each, beyond=False) is not None for each in runs[loophole, NONE]) for loophole in LOOPHOLES]
+    plain = {loophole: runs[loophole, NONE] for loophole in LOOPHOLES}
+    lines, three = {name: some[0]["references"] for name, some in plain.items()}, "{}, {} and {}".format
+    below = [sum(each["checks"][-1]["true"] < lines[name]["random"][1] for each in plain[name]) for name in LOOPHOLES]
+    near = [each["checks"][1:] for each in runs[CLAIM, NEAR]]
+    falls = [check["true_change"]["high"] < 0 for checks in near for check in checks]
     head = ["loophole", "remedy", "paid, start", "end", "random", "blind", "most", "true, start", "end", "early stop"]
     _draw(folder / "hacking.png", runs)
     text = PAGE.format(
@@ -111,7 +123,18 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
         checks=len(first["checks"]) - 1,
         iterations=first["checks"][-1]["iteration"],
         blind=100 * first["references"]["blind"][1],
-        before="{}, {} and {}".format(*before),
+        random=100 * first["references"]["random"][1],
+        random_claim=100 * lines[CLAIM]["random"][1],
+        below=three(*below),
+        shortest=three(*(f"{lines[name]['optimal'][0]:.2f}" for name in LOOPHOLES)),
+        kl_first=_ranged([checks[0]["paid"] for checks in near], 2),
+        kl_end=_ranged([checks[-1]["paid"] for checks in near], 2),
+        kl_falls=sum(falls),
+        kl_checks=len(falls),
+        kept=_ranged([100 * _chosen(each)["true"] for each in plain[CLAIM]], 1),
+        start=f"{100 * plain[CLAIM][0]['checks'][0]['true']:.1f} %",
+        untrained=three(*(sum(not _chosen(each)["iteration"] for each in some) for some in plain.values())),
+        before=three(*before),
         falls=sum(any(check["true_change"]["high"] < 0 for check in checks) for checks in others),
         others=len(others),
         price=PRICE,
@@ -126,7 +149,7 @@ def _cells(some: Sequence[Mapping[str, Any]]) -> list[str]:
     start, lines = some[0]["checks"][0], some[0]["references"]
     ends = {name: [each["checks"][-1][name] for each in some] for name in ("paid", "true")}
     most, low, high = lines["paid"][0], *(100 * share for share in lines["paid"][1:])
-    early = [100 * max(each["checks"], key=lambda check: check["validation"])["true"] for each in some]
+    early = [100 * _chosen(each)["true"] for each in some]
     paid = [
         f"{start['paid']:.2f}",
         _ranged(ends["paid"], 2),
@@ -135,6 +158,12 @@ def _cells(some: Sequence[Mapping[str, Any]]) -> list[str]:
     pay = f"{most:.2f}, {low:.0f}" + (f" to {high:.0f}" if high - low > 1 else "") + " %"
     true = [f"{100 * start['true']:.1f}", _ranged([100 * end for end in ends["true"]], 1), _ranged(early, 1)]
     return [*paid, pay, *true, _seen(some)]
+
+
+def _chosen(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The check at which early stopping by the validation levels ends."""
+    checks: Sequence[Mapping[str, Any]] = record["checks"]
+    return max(checks, key=lambda check: check["validation"])
 
 
 def _seen(some: Sequence[Mapping[str, Any]]) -> str:
