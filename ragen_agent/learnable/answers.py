@@ -12,17 +12,18 @@ from ragen_gym.core.stats import Estimate, clustered_mean, mean_interval, scipy_
 
 Floats = NDArray[np.float64]
 
-#: The verdicts in the order in which they are tried, and their meanings.
-VERDICTS = {
-    "no signal": "training does not raise the return of the small model, or no more than shuffled rewards do",
-    "pays without solving": "training raises the return, and success does not follow",
-    "pays without reading": "a policy that never sees the level gains about as much",
-    "teaches": "the small model learns from what it reads, and solves what pays",
-}
 SIGNAL, BLIND, GAP = "training signal", "pays without reading", "pays more than it solves"
 #: Least figures of a yes: shares of the range of returns seen, and of the trained model's gain where it is the blind
 #: policy's. Chosen on 30 planted environments (``benchmarks/learnable.md``).
 THRESHOLDS = {SIGNAL: 0.05, BLIND: 0.7, GAP: 0.15}
+#: The verdicts in the order in which they are tried, and their meanings.
+VERDICTS = {
+    "no signal": "the gain of the small model, or its gain over shuffled rewards, is not surely above 0 or is below "
+    f"{THRESHOLDS[SIGNAL]:.0%} of the range of returns seen",
+    "pays without solving": "training raises the return, and success does not follow",
+    "pays without reading": "a policy that never sees the level gains about as much",
+    "teaches": "the small model learns from what it reads, and solves what pays",
+}
 CUT = "the control was cut"
 
 
