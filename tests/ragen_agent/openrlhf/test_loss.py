@@ -74,6 +74,47 @@ def test_the_correction_is_that_of_openrlhf(mode: str, bounds: tuple[float, floa
     torch.testing.assert_close(found, share.double(), rtol=1e-6, atol=1e-6)
 
 
+def test_gspo_with_a_correction_is_that_of_openrlhf() -> None:
+    """The trainer compares whole rows with the policy that sampled, so it has nothing left to correct."""
+    x = example()
+    theirs = PolicyLoss(0.002, 0.08, policy_loss_type="gspo", is_correction_level="token")
+    value, clipped, *_ = theirs(
+        x["new"], x["old"], x["advantages"], action_mask=x["mask"], rollout_log_probs=x["rollout"]
+    )
+    config = with_settings(
+        Config(), {"training": {"policy_loss": "gspo", "aggregation": "sequence_mean", "correction": "none"}}
+    )
+    targets = loss._targets(rows_of(x, x["mask"]), config)
+    assert "weights" not in targets
+    ours, stats = algo.policy_loss(
+        x["new"],
+        targets["old"],
+        targets["advantages"],
+        targets["mask"],
+        "gspo",
+        how="sequence_mean",
+        clip_low=0.002,
+        clip_high=0.08,
+    )
+    same(ours, value, x["new"])
+    assert 0 < float(clipped) < 1, "the example has something on either side"
+    torch.testing.assert_close(stats.clip_fraction, clipped.double(), rtol=1e-6, atol=1e-6)
+
+
+def rows_of(x: dict[str, Tensor], mask: Tensor) -> Experience:
+    """The example as OpenRLHF hands it to the trainer."""
+    return Experience(
+        sequences=torch.zeros(2, 6, dtype=torch.long),
+        attention_mask=torch.ones(2, 6),
+        action_mask=mask,
+        action_log_probs=x["old"],
+        base_action_log_probs=x["old"] - 0.5,
+        rollout_log_probs=x["rollout"],
+        advantages=x["advantages"],
+        info={EPISODE_TOKENS: torch.tensor([5.0, 3.0])},
+    )
+
+
 def same(ours: Tensor, theirs: Tensor, new: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (ours, theirs)]
@@ -106,17 +147,7 @@ def test_every_micro_batch_has_the_same_figures_in_the_same_order(
     trainer.actor.train()
     found = []
     for mask in (x["mask"], torch.zeros_like(x["mask"])):
-        rows = Experience(
-            sequences=torch.zeros(2, 6, dtype=torch.long),
-            attention_mask=torch.ones(2, 6),
-            action_mask=mask,
-            action_log_probs=x["old"],
-            base_action_log_probs=x["old"] - 0.5,
-            rollout_log_probs=x["rollout"],
-            advantages=x["advantages"],
-            info={EPISODE_TOKENS: torch.tensor([5.0, 3.0])},
-        )
-        found.append(loss._training_step(trainer, config, rows, 0.1, 0, 8.0))
+        found.append(loss._training_step(trainer, config, rows_of(x, mask), 0.1, 0, 8.0))
     names, weights = [[*step["metrics"]] for step in found], [step["weights"] for step in found]
     assert names[0] == names[1]
     assert weights[0] == weights[1]
