@@ -55,6 +55,7 @@ from ragen_agent.sft.demonstrations import demonstrated_families, measure_baseli
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tasks.tasks import all_settings
 from ragen_gym.core.child_python import child_environment, child_python
+from ragen_gym.core.command_line import shell_word
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
@@ -285,7 +286,7 @@ def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
     else:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = f"its process ended with code {code}; its last line was: {lines[-1] if lines else ''}"
-    return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.quoted}"
+    return f"the run stopped: {reason} Go on with: ragen-agent train --resume {shell_word(folder.path)}"
 
 
 def _send_stderr_to(log: Path) -> None:

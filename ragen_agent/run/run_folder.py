@@ -89,11 +89,6 @@ class RunFolder:
         self.metrics, self.episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self.seen = path / SEEN_FILE
 
-    @property
-    def quoted(self) -> str:
-        """The path as a word of a shell's command."""
-        return shell_word(self.path)
-
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
         """Starts a run in a new or empty folder; raises a ValueError if it holds anything."""
