@@ -229,8 +229,8 @@ def _differences(
 def _claims(by_model: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """The table of differences."""
     rows = []
-    for name, *compared in COMPARED:
-        found = _differences(by_model, *compared)
+    for name, measure_of, of, less in COMPARED:
+        found = _differences(by_model, measure_of, of, less)
         rows.append([name, *(f"{100 * each.value:+.1f} ± {100 * each.half_width:.1f}" for each in found)])
     return markdown_table(["difference", *(f"seed {each['seed']}" for each in by_model[0])], rows)
 
