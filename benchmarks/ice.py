@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from benchmarks import markdown_table, page_parser, read_records
 from benchmarks.credit import MOMENTS, config_of, trained
 from benchmarks.experiments.plots import COLOURS
+from ragen_agent.algo.filters import keep_top
 from ragen_agent.exact.advantages import return_variance
 from ragen_agent.exact.level import ExactLevel
 from ragen_agent.exact.policy_value import solve
@@ -34,10 +36,12 @@ SLIPS = (0.0, 0.1, 0.2)
 LEVELS, MASS = 32, 1e-2
 KEPT = 0.5
 """The share of the levels that the filter keeps."""
+GROUP, DRAWS = 8, 2000
+"""Episodes of a sampled group, and how often a group of every level is drawn."""
 
 COLUMNS = (
     *("slip, %", "moment", "variance", "ice", "ice on kept levels"),
-    *("kept by the filter", "kept at best", "success"),
+    *("kept by the exact std", f"kept by {GROUP} episodes", "kept at best", "success"),
 )
 
 PAGE = """\
@@ -54,17 +58,22 @@ Figure 1. The ice's share of the variance of returns on a level, by slip probabi
 The division is exact: no episode is sampled. It follows from the values of states and of replies
 ([the formula](../ragen_agent/exact/advantages.py)), in the order of play.
 
+**What the filter should keep**, if the policy's part is the signal and the ice's part the noise, is the levels with
+the largest *policy's* part, which the std of returns shows only together with the ice:
+
 {findings}
 
-At the end of both trainings on ice, the ice accounts for most of the variance. A filter that knew each level's exact
-std would still keep most of the policy's part, and the ice's share is no larger on the levels that it keeps. The std of
-8 episodes is noisier, and a filter by it was not measured. On ice all policies are below the blind script, which looks
+At the end of both trainings on ice, the ice accounts for most of the variance. The ice's share is no larger on the
+levels that the exact std keeps. At every moment the few episodes of a group cost the filter more of the policy's part
+than the ice does, and without slip they are its only loss. On ice all policies are below the blind script, which looks
 after every move and not after two.
 
-The filter here keeps the {kept:.0%} of the levels with the largest exact variance, as an infinite group would show it.
-*Kept* is the part of the policy's variance that is on the kept levels: by this filter, and by the best choice of as
-many levels. A random choice keeps {kept:.0%} on average. These shares have no intervals. Success is exact, on the same
-levels as random, blind and optimal play.
+Each choice keeps {kept:.0%} of the levels. *Kept* is the part of the policy's variance that is on the kept levels: by
+the largest exact std, as an infinite group would show it; by the std of {group} episodes a level, the mean of {draws:,}
+draws; and by the largest policy's part, the best choice. A random choice keeps {kept:.0%} on average. The draws take
+each return as 0 or 1; a malformed reply also costs 0.1, which they leave out. A level whose episodes all end alike is
+not kept, as in training. These shares have no intervals. The policy's part is what replies decide, not the length of
+the gradient. Success is exact, on the same levels as random, blind and optimal play.
 
 *Variance* is the mean over levels; all other figures are in %.
 
@@ -102,7 +111,7 @@ def measured(slip: float, runs: Path) -> list[dict[str, Any]]:
 def figures(record: Mapping[str, Any]) -> dict[str, float]:
     """``ice``, its share of the variance, and ``half`` of its interval; ``chosen``, its share on the kept levels.
 
-    ``filter`` and ``best`` are the parts of the policy's variance that are kept. All in %.
+    ``filter``, ``sampled`` and ``best`` are the parts of the policy's variance that are kept. All in %.
     """
     policy, ice = np.array(record["policy"]), np.array(record["ice"])
     total = policy + ice
@@ -115,9 +124,23 @@ def figures(record: Mapping[str, Any]) -> dict[str, float]:
         "half": 1.96 * error,
         "chosen": ice[chosen].sum() / total[chosen].sum(),
         "filter": policy[chosen].sum() / policy.sum(),
+        "sampled": _kept_by_samples(policy, total) / policy.sum(),
         "best": np.sort(policy)[-len(chosen) :].sum() / policy.sum(),
     }
     return {name: 100 * float(value) for name, value in found.items()}
+
+
+def _kept_by_samples(policy: NDArray[np.float64], variance: NDArray[np.float64]) -> float:
+    """The mean of the policy's variance on the levels with the largest std of a few returns that are 0 or 1."""
+    rng = np.random.default_rng(0)
+    chances = (1 - np.sqrt(np.maximum(0, 1 - 4 * variance))) / 2  # of 0 or of 1: both have the same std
+    kept = []
+    for _ in range(DRAWS):
+        order = rng.permutation(len(policy))  # the filter breaks ties by the place
+        won = rng.binomial(GROUP, chances[order])
+        mask = keep_top(torch.from_numpy(np.sqrt(won * (GROUP - won))), KEPT)
+        kept.append(policy[order][mask.numpy()].sum())
+    return float(np.mean(kept))
 
 
 def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
@@ -135,7 +158,7 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
     figure.savefig(folder / "ice.png", dpi=90)
     rows = []
     for record, each in zip(records, found.values(), strict=True):
-        shares = [f"{each[name]:.0f}" for name in ("chosen", "filter", "best")]
+        shares = [f"{each[name]:.0f}" for name in ("chosen", "filter", "sampled", "best")]
         rates = [f"{100 * record[name]:.1f}" for name in ("success", *REFERENCES)]
         variance = f"{np.add(record['policy'], record['ice']).mean():.3f}"
         ice = f"{each['ice']:.0f} \u00b1 {each['half']:.0f}"
@@ -145,6 +168,8 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
         findings=_findings(found),
         levels=LEVELS,
         kept=KEPT,
+        group=GROUP,
+        draws=DRAWS,
         parameters=records[0]["parameters"],
         mass=MASS,
     )
@@ -155,8 +180,9 @@ def _findings(found: Mapping[tuple[float, str], Mapping[str, float]]) -> str:
     """One line for each slip: the ice's share at the start and at the end, and what a filter keeps at the end."""
     return "\n".join(
         f"- **Slip {100 * slip:.0f} %**: the ice is {start['ice']:.0f} % of the variance at the start of training "
-        f"and {end['ice']:.0f} % at its end. There the filter keeps {end['filter']:.0f} % of the policy's "
-        f"variance, the best choice {end['best']:.0f} %."
+        f"and {end['ice']:.0f} % at its end. There the best half of the levels holds {end['best']:.0f} % of the "
+        f"policy's part, the half with the largest exact std {end['filter']:.0f} %, and the half by the std of {GROUP} "
+        f"episodes {end['sampled']:.0f} %."
         for slip in dict.fromkeys(slip for slip, _ in found)
         for start, end in [(found[slip, "start"], found[slip, "end"])]
     )
