@@ -77,8 +77,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, cells as they are."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 

@@ -52,7 +52,7 @@ def markdown_overview(
         link = f"{experiment.name}/{experiment.name}.md"
         lines += [f"## [{experiment.title}]({link})", "", experiment.question, ""]
         lines += [*[f"![{experiment.name}, {name}]({experiment.name}/{name}.png)" for name in [*measures][:1]], ""]
-        lines += [*comparisons_table([f for e, f in claims if e is experiment]), ""]
+        lines += [comparisons_table([f for e, f in claims if e is experiment]), ""]
     command = "python -m benchmarks.experiments all --jobs 2 --pages benchmarks/experiments"
     lines += [f"Written by `{command}`, with the pages that it links; stopped, the same command goes on.", ""]
     return "\n".join(lines)

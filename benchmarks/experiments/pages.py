@@ -8,6 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from statistics import stdev
 
+from benchmarks import markdown_table
 from benchmarks.experiments.collapse import (
     OUTCOMES,
     collapse_sentence,
@@ -110,7 +111,7 @@ def _page(
     lines += [f"**Question.** {experiment.question}", "", f"**Answer.** {answer(findings)}", "", *computed]
     lines += [f"![{name}]({name})\n" for name in pictures if name != "curves.png"]
     said = [stopped_early(findings), whole]
-    lines += [" ".join(sentence for sentence in said if sentence), "", *comparisons_table(findings)]
+    lines += [" ".join(sentence for sentence in said if sentence), "", comparisons_table(findings)]
     lines += ["", "## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**Evidence.** {experiment.evidence}", "", f"**Limits.** {experiment.limits} {LEVELS}"]
     lines += [
@@ -121,7 +122,7 @@ def _page(
         "standard deviation of *end* over seeds, in points.",
         "",
     ]
-    lines += [*_arms(experiment, runs), "", *starts_below_random(runs)]
+    lines += [_arms(experiment, runs), "", *starts_below_random(runs)]
     lines += [f"![{name}]({name})\n" for name in pictures if name == "curves.png"]
     lines += ["## Collapse", "", *_collapses(runs), "", "## Descriptions of the arms", ""]
     lines += [f"- **{a.name}**{' (control)' if a.control else ''}: {a.about}" for a in experiment.arms]
@@ -137,7 +138,7 @@ def _columns(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys((*BOUNDS, *experiment.columns)))
 
 
-def _arms(experiment: Experiment, runs: Runs) -> list[str]:
+def _arms(experiment: Experiment, runs: Runs) -> str:
     rows = []
     for arm in experiment.arms:
         if arm.name in runs:
@@ -145,7 +146,7 @@ def _arms(experiment: Experiment, runs: Runs) -> list[str]:
             ends = [end for run in runs[arm.name].values() if (end := measure(run, "end")) is not None]
             spread = f"{100 * stdev(ends):.1f}" if len(ends) > 1 else "\N{EN DASH}"
             rows.append([arm.name + (" (control)" if arm.control else ""), str(len(runs[arm.name])), *cells, spread])
-    return markdown_table(["arm", "seeds", *_columns(experiment), "spread"], rows)
+    return markdown_table(["arm", "seeds", *_columns(experiment), "spread"], rows) if rows else "(no complete run yet)"
 
 
 def starts_below_random(runs: Runs) -> list[str]:
@@ -192,10 +193,10 @@ def _collapses(runs: Runs) -> list[str]:
     of = sum(len(runs[arm]) for arm in fallen)
     said += f" Arms with collapses are {'; '.join(fallen)}: {sum(fallen.values())} of {of} runs."
     head = ["arm", *OUTCOMES, "after iteration", "rose 20 points", "Echo Trap not excluded up to (one-sided 95 %)"]
-    return [said, "", *markdown_table(head, rows)]
+    return [said, "", markdown_table(head, rows)]
 
 
-def comparisons_table(findings: Sequence[Finding]) -> list[str]:
+def comparisons_table(findings: Sequence[Finding]) -> str:
     """Adjusted findings as rows, decided claims first, those without runs last."""
     rows = []
     for finding in findings:
@@ -207,11 +208,3 @@ def comparisons_table(findings: Sequence[Finding]) -> list[str]:
         rows.append((rank, [*row, f"**{finding.verdict}**: {finding.decision}"]))
     head = ["question", "compared", "claim", "difference [95 % over all looks]", "seeds", "adjusted p", "decision"]
     return markdown_table(head, [row for _, row in sorted(rows, key=lambda each: each[0])])
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table's lines."""
-    if not rows:
-        return ["(no complete run yet)"]
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

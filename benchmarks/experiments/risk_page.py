@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.experiments.pages import markdown_table
+from benchmarks import markdown_table
 from benchmarks.experiments.plots import COLOURS, save_figure
 from benchmarks.experiments.risk import ESTIMATORS, GROUPS, WORLDS, Choice, bandit, bernoulli, drift, worth
 from ragen_gym.games.registry import find
@@ -83,12 +83,12 @@ def section(folder: Path) -> tuple[list[str], list[str]]:
         "Bold: not right everywhere. Without a filter the sums are exact. With it they are exact for batches of",
         f"{GROUPS} groups.",
         "",
-        *_signs(),
+        _signs(),
         "",
         "Larger groups shrink the error of the division. In steps of 0.01 the risky arm pays more from p = 0.16 on.",
         "At q = 0.5 GRPO moves to it from this p on:",
         "",
-        *markdown_table(["group size", *map(str, sizes)], [["p", *[f"{break_even(size):.2f}" for size in sizes]]]),
+        markdown_table(["group size", *map(str, sizes)], [["p", *[f"{break_even(size):.2f}" for size in sizes]]]),
         "",
         "## Slip on lakes",
         "",
@@ -184,7 +184,7 @@ def draw(path: Path) -> None:
     save_figure(figure, path)
 
 
-def _signs() -> list[str]:
+def _signs() -> str:
     """The table of directions."""
     rows = []
     better = {"better": "risky", "worse": "safe", "equal": "none"}
