@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.cli.command import add_command, first_lines, print_json, progress_bar, table_lines, wrapped
-from ragen_gym.core.storage import atomic_folder, check_free, check_parent, json_line, locked_folder, write_atomic
+from ragen_gym.core.storage import atomic_folder, check_absent, check_free, json_line, locked_folder, write_atomic
 
 _SCORE_EXAMPLES = """\
 Without --write the files of the run stay as they are; with it, summary.json is written again.
@@ -250,9 +250,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import load_results
 
     folder: Path = arguments.out
-    if folder.exists():
-        raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
-    check_parent(folder)
+    check_absent(folder)
     documents = trajectories(load_results(arguments.run_folder, arguments.suite))
     with atomic_folder(folder) as new:
         for name, document in documents.items():

@@ -174,6 +174,13 @@ def check_free(path: Path, force: bool) -> None:
     check_parent(path)
 
 
+def check_absent(folder: Path) -> None:
+    """Raise a ValueError if a folder to make exists, or the one around it does not."""
+    if folder.exists():
+        raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
+    check_parent(folder)
+
+
 def check_parent(path: Path) -> None:
     """Raise a ValueError if the folder of ``path`` does not exist."""
     if not path.parent.is_dir():

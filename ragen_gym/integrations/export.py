@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym import __version__
-from ragen_gym.core.storage import atomic_folder, check_parent
+from ragen_gym.core.storage import atomic_folder, check_absent
 from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
@@ -67,9 +67,7 @@ def export_env(
         ValueError: an unknown target, game or option, a folder that is there, or a game that optimal play never wins.
     """
     check_choice("target", target, TARGETS)
-    if folder.exists():
-        raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
-    check_parent(folder)
+    check_absent(folder)
     rollout = Rollout(game, split="test", **options)
     rollout.begin(0)
     facts = _facts(game, rollout, options, requirement)
