@@ -66,6 +66,8 @@ POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 DRIVER = child_python("-m", "ragen_agent.openrlhf.driver")
 PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 """Environment variables that begin so reach every process of a cluster as they are here."""
+OF_ONE_NODE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_HOSTID")
+"""Those that do not: interfaces and nodes have other names elsewhere, so each process has them from its node's Ray."""
 CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
@@ -221,9 +223,13 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # DeepSpeed would unpickle, and so run, whatever a saved state holds
         "OMP_NUM_THREADS": str(cpu_threads(context.config)),
-        **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES) or name in WAITING},
+        **{name: value for name, value in os.environ.items() if _is_passed(name)},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }
+
+
+def _is_passed(name: str) -> bool:
+    return (name.startswith(PASSED_PREFIXES) and name not in OF_ONE_NODE) or name in WAITING
 
 
 def _run(

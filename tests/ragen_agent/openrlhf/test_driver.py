@@ -29,6 +29,14 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
     assert explanation(KeyError()) == "KeyError"
 
 
+def test_names_of_one_node_are_not_those_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("NCCL_DEBUG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "OTHER")
+    for name in names:
+        monkeypatch.setenv(name, "here")
+    sent = _environment(RunContext(Config(), OpenRLHF(), str(tmp_path), (), 4), on_cpu=False)
+    assert [name for name in names if name in sent] == ["NCCL_DEBUG"]
+
+
 class Evil:
     """Runs a command when it is unpickled."""
 
