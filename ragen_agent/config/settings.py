@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -287,3 +287,14 @@ def pretrained(model: str) -> bool:
         return "tokenizer_sha256" not in json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):  # the loader reports the error
         return True
+
+
+def model_name(model: str) -> str:
+    """A model's name without the folders around it: OWNER/NAME if it is of the Hub's cache, else its folder's."""
+    owner_and_name = [part.split("--")[1:] for part in Path(model).parts if part.startswith("models--")]
+    return "/".join(owner_and_name[0]) if owner_and_name else Path(model).name
+
+
+def shareable(config: Config) -> Config:
+    """Settings to show to others: without the program, whose command may hold keys, and this machine's folders."""
+    return replace(config, program=Program(), model=model_name(config.model))

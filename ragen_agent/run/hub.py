@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, get_token
+from huggingface_hub import CommitOperationAdd, HfApi, get_token
 
-from ragen_agent.config import Config
+from ragen_agent.config import Config, to_toml
+from ragen_agent.config.settings import shareable
 from ragen_agent.run.run_folder import RunFolder
 
-#: The files of a data set.
-RECORDS = ["config.toml", "versions.json", "metrics.jsonl", "episodes.jsonl", "summary.json", "curve.png"]
+#: The files of a data set, beside its settings.
+RECORDS = ["versions.json", "metrics.jsonl", "episodes.jsonl", "summary.json", "curve.png"]
 
 
 def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callable[[str], None]) -> None:
@@ -21,18 +23,21 @@ def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callab
     resumed run uploads the others alone.
     """
     api = HfApi()
-    for kind, name, path, files in (
-        ("model", config.hub.model, folder.checkpoint, None),
-        ("dataset", config.hub.dataset, folder.path, RECORDS),
-    ):
+    weights, records = folder.checkpoint.rglob("*"), (folder.path / name for name in RECORDS)
+    uploads: dict[str, dict[str, Path | bytes]] = {
+        "model": {path.relative_to(folder.checkpoint).as_posix(): path for path in weights if path.is_file()},
+        "dataset": {path.name: path for path in records if path.is_file()}
+        | {"config.toml": to_toml(shareable(config)).encode()},
+    }
+    for kind, files in uploads.items():
+        name = getattr(config.hub, kind)
         if not name or kind in summary.get("hub", {}):
             continue
         try:
             api.create_repo(name, repo_type=kind, private=config.hub.private, exist_ok=True)
             message = f"{folder.path.resolve().name}, by ragen-agent train"
-            done = api.upload_folder(
-                repo_id=name, repo_type=kind, folder_path=path, allow_patterns=files, commit_message=message
-            )
+            adds = [CommitOperationAdd(there, here) for there, here in files.items()]
+            done = api.create_commit(name, adds, repo_type=kind, commit_message=message)
         except Exception as error:  # of the network, the Hub or its library: none may end a finished run
             reason = str(error).strip().partition("\n")[0].replace(get_token() or "***", "***")
             say(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config
-from ragen_agent.config.settings import pretrained
+from ragen_agent.config.settings import model_name, pretrained
 from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_agent.run.console import ROWS, episode_counts, measured_on
 from ragen_agent.run.run_folder import RunFolder
@@ -108,6 +108,4 @@ def _table(game: str, rates: Mapping[str, Any]) -> str:
 def _start(config: Config) -> str:
     if not config.model:
         return "a small model from scratch"
-    owner_and_name = [part.split("--")[1:] for part in Path(config.model).parts if part.startswith("models--")]
-    name = "/".join(owner_and_name[0]) if owner_and_name else Path(config.model).name
-    return f"the model `{name}`"
+    return f"the model `{model_name(config.model)}`"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ragen_agent.config import Config, Diagnostics
+from ragen_agent.config.settings import shareable
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.envs.messages import plain_text
@@ -108,7 +109,7 @@ class WeightsAndBiases:
                 id=json.loads(noted.read_text(encoding="utf-8"))["id"],
                 resume="allow",
                 dir=folder.path,
-                config=asdict(config),
+                config=asdict(shareable(config)),
                 settings=wandb.Settings(console="off"),  # the progress bar is drawn by rich
             )
         except wandb.Error as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_a_run_uploads_its_checkpoint_and_its_records_at_the_end(tmp_path: Path,
     assert model.pop("visibility") == records.pop("visibility") == "private"
     assert model == {each.name: each.read_bytes() for each in folder.checkpoint.iterdir()}
     assert {"model.safetensors", "config.json", "README.md"} <= model.keys()
-    assert set(records) == set(RECORDS)
+    assert set(records) == {"config.toml", *RECORDS}
     assert records["episodes.jsonl"] == folder.episodes.read_bytes()
     assert summary["hub"] == {
         "model": f"{hub.address}/me/lake/commit/1",
@@ -122,6 +123,18 @@ def test_a_run_uploads_its_checkpoint_and_its_records_at_the_end(tmp_path: Path,
     }
     assert hub.tokens == {f"Bearer {TOKEN}"}
     assert not [each for each in folder.path.rglob("*") if each.is_file() and TOKEN.encode() in each.read_bytes()]
+
+
+def test_the_settings_go_without_the_program_and_the_folders_of_this_machine(tmp_path: Path, hub: Double) -> None:
+    model = str(tmp_path / "models--me--big" / "snapshots" / "1")
+    config, folder = finished(tmp_path / "run", {"dataset": HUB["dataset"]})
+    config = with_settings(config, {"program": {"command": f"agent --key {TOKEN}", "workers": 2}, "model": model})
+    push(config, {}, folder, list[str]().append)
+    sent = hub.repositories["datasets/me/lake-episodes"]["config.toml"].decode()
+    read = with_settings(Config(), tomllib.loads(sent))
+    assert (read.program, read.model, read.hub.dataset) == (Config().program, "me/big", HUB["dataset"])
+    assert TOKEN not in sent
+    assert str(tmp_path) not in sent
 
 
 def test_a_failed_upload_is_said_without_the_token_and_tried_again(tmp_path: Path, hub: Double) -> None:
