@@ -19,10 +19,9 @@ from benchmarks.experiments.plan import PlannedRun, arm_settings, plan
 from benchmarks.experiments.records import RECORDS, complete_runs, dropped_p_values, missing_runs, recorded_seeds
 from benchmarks.experiments.runner import check_settings, run_all
 from benchmarks.experiments.spec import Experiment, names, read
-from ragen_agent.cli import run_program
 from ragen_agent.cli.settings import add_run_code, check_consent
 from ragen_agent.config import Config, with_settings
-from ragen_gym.core.command_line import Parser
+from ragen_gym.core.command_line import Parser, run_program
 from ragen_gym.core.console import rich_console
 from ragen_gym.core.storage import locked_folder, write_atomic
 

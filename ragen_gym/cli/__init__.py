@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import gymnasium
@@ -12,10 +11,7 @@ from ragen_gym import __version__
 from ragen_gym.cli import audit, bench, export_env, levels, new_game, play, serve
 from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
-from ragen_gym.cli.command import json_alone
-from ragen_gym.core.command_line import Parser, error_line
-from ragen_gym.core.console import plain_output
-from ragen_gym.core.threads import wait_passively
+from ragen_gym.core.command_line import Parser, run_program
 from ragen_gym.games.game import NotSolvedError
 
 __all__ = ["build_parser", "main"]
@@ -59,29 +55,4 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 where a check failed, 2 for bad input, 130 after Ctrl-C."""
-    wait_passively()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
-    with plain_output():
-        return _main(argv)
-
-
-def _main(argv: Sequence[str] | None) -> int:
-    try:
-        arguments = build_parser().parse_args(argv)
-        with json_alone(getattr(arguments, "json", False)):
-            code: int = arguments.run(arguments)
-        sys.stdout.flush()
-        return code
-    except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
-        return stop.code if isinstance(stop.code, int) else 2
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader, say `head`, has read enough
-        sys.stderr.close()
-        return 0
-    except (ValueError, OSError, gymnasium.error.Error, NotSolvedError) as error:
-        print(f"ragen-gym: error: {error_line(error)}", file=sys.stderr)
-        return 2
+    return run_program("ragen-gym", build_parser, argv, (gymnasium.error.Error, NotSolvedError))

@@ -168,20 +168,17 @@ def _run(arguments: argparse.Namespace) -> int:
 def _play(arguments: argparse.Namespace) -> int:
     from asyncio import CancelledError
 
-    try:
-        from ragen_gym.bench.results import ResultsFolder
-        from ragen_gym.bench.runner import RunProgress, run_suite
-        from ragen_gym.bench.suites import load_suite
-        from ragen_gym.core.stats import scipy_stats
+    from ragen_gym.bench.results import ResultsFolder
+    from ragen_gym.bench.runner import RunProgress, run_suite
+    from ragen_gym.bench.suites import load_suite
+    from ragen_gym.core.stats import scipy_stats
 
-        scipy_stats()  # before the run, not after it
-        suite, request = load_suite(arguments.suite), _request(arguments)
-        agent = _agent(arguments)
-        seen = None if arguments.seen is None else read_seen(arguments.seen)
-        if arguments.concurrency is None and hasattr(agent, "batch"):
-            request = replace(request, concurrency=agent.batch)
-    except ImportError as error:
-        raise ValueError(str(error)) from error
+    scipy_stats()  # before the run, not after it
+    suite, request = load_suite(arguments.suite), _request(arguments)
+    agent = _agent(arguments)
+    seen = None if arguments.seen is None else read_seen(arguments.seen)
+    if arguments.concurrency is None and hasattr(agent, "batch"):
+        request = replace(request, concurrency=agent.batch)
     try:
         with stops_at_sigterm():
             outcome = run_suite(suite, agent, arguments.out, request, RunProgress())

@@ -44,18 +44,11 @@ def add_command(
     examples: str = "",
     description: str = "",
 ) -> argparse.ArgumentParser:
-    """A command; where an optional library is missing, it names the extra in one line.
+    """A command, whose description is the summary as a sentence, unless another is given."""
 
-    Its description is the summary as a sentence, unless another is given.
-    """
-
-    def checked(arguments: argparse.Namespace) -> int:
-        try:
+    def alone(arguments: argparse.Namespace) -> int:
+        with json_alone(getattr(arguments, "json", False)):
             return run(arguments)
-        except ImportError as error:
-            if "ragen-gym[" not in str(error):
-                raise
-            raise ValueError(str(error)) from error
 
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -63,7 +56,7 @@ def add_command(
         description=description or f"{summary[0].upper()}{summary[1:]}.",
         epilog=examples,
     )
-    parser.set_defaults(run=checked)
+    parser.set_defaults(run=alone)
     return parser
 
 

@@ -43,11 +43,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    try:
-        from ragen_gym.serve.app import create_app
-        from ragen_gym.serve.server import bound_socket, check_token, run, url_of
-    except ImportError as error:
-        raise ValueError(f"serving needs {error.name}: run `pip install 'ragen-gym[serve]'`.") from error
+    from ragen_gym.serve.app import create_app
+    from ragen_gym.serve.server import bound_socket, check_token, run, url_of
+
     token = check_token(arguments.host, os.environ.get("RAGEN_GYM_TOKEN"))
     app = create_app(token, max_sessions=arguments.max_sessions, session_ttl=arguments.session_ttl)
     for name in arguments.game:

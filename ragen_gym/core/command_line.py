@@ -1,4 +1,4 @@
-"""Shared parts of the command lines: help that fits the terminal, and interrupts."""
+"""Shared parts of the command lines: the program's frame, help that fits the terminal, and interrupts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,79 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from ragen_gym.core.console import plain_output
 from ragen_gym.core.text import without_controls
+from ragen_gym.core.threads import wait_passively
 from ragen_gym.core.validation import did_you_mean
+
+#: Extras of the libraries that some commands need.
+EXTRAS = {
+    **dict.fromkeys(
+        ("gguf", "matplotlib", "pydantic", "rich", "safetensors", "tomli_w", "torch", "transformers"), "agent"
+    ),
+    **{"fastapi": "serve", "uvicorn": "serve", "jinja2": "bench", "scipy": "bench", "peft": "sft"},
+    **{"tensorboard": "tracking", "wandb": "tracking", "deepspeed": "openrlhf", "ray": "openrlhf"},
+}
+
+
+def run_program(
+    name: str,
+    build: Callable[[], argparse.ArgumentParser],
+    words: Sequence[str] | None,
+    errors: tuple[type[Exception], ...] = (),
+) -> int:
+    """Parse the words of a command line, those of the process if None, and call ``run`` of the result.
+
+    Args:
+        name: of the program, before its messages.
+        build: makes the parser.
+        words: the arguments.
+        errors: printed in one line, as are ValueError, OSError, MemoryError and a missing library.
+
+    Returns:
+        The exit code of ``run``; 2 for bad input; 130 after Ctrl-C.
+    """
+    wait_passively()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
+    with plain_output():
+        try:
+            arguments = build().parse_args(words)
+            code: int = arguments.run(arguments)
+            sys.stdout.flush()
+            return code
+        except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
+            return stop.code if isinstance(stop.code, int) else 2
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            return 130
+        except BrokenPipeError:  # the reader, say `head`, has read enough
+            sys.stderr.close()
+            return 0
+        except (ValueError, OSError, MemoryError, ImportError, *errors) as error:
+            print(f"{name}: error: {error_line(_with_advice(error))}", file=sys.stderr)
+            return 2
+
+
+def _with_advice(error: Exception) -> Exception:
+    """The error; of a library that is not installed, one that says what to install. A defect of ours is raised."""
+    if not isinstance(error, ImportError) or not error.name:
+        return error
+    library = error.name.partition(".")[0]
+    if library in ("ragen_agent", "ragen_gym"):
+        raise error
+    install = f"run pip install 'ragen-gym[{EXTRAS[library]}]'" if library in EXTRAS else "install it"
+    return ImportError(f"the library {library} is missing: {install}.")
 
 
 class Parser(argparse.ArgumentParser):

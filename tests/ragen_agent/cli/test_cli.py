@@ -106,7 +106,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["report", "nope"], "nope holds no run"),
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
         (["train", "--out", f"{__file__}/x"], "not a directory"),
-        (["eval", "no-such-run"], "ragen-agent: model no-such-run: there is no such folder"),
+        (["eval", "no-such-run"], "ragen-agent: error: model no-such-run: there is no such folder"),
         (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "there is no folder /nonexistent"),
     ],
 )
@@ -333,5 +333,5 @@ def test_a_full_disk_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
         assert main(["train", *options, "--out", str(out)]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
-    assert said[0].startswith(f"ragen-agent: {out / 'warm'} cannot be written: file too large;")
+    assert said[0].startswith(f"ragen-agent: error: {out / 'warm'} cannot be written: file too large;")
     assert said[0].endswith(f"ragen-agent train --resume {out}")

@@ -93,7 +93,7 @@ def test_a_missing_library_is_named_before_the_run_begins(
     out = tmp_path / "run"
     assert main(["train", "--game", "Bandit", "--set", f"diagnostics.{name}={value}", "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert said == f"ragen-agent: diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.\n"
+    assert said == f"ragen-agent: error: diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.\n"
     assert not out.exists()
 
 
