@@ -230,6 +230,8 @@ def _answer(row: Mapping[str, Any], question: str) -> Mapping[str, Any]:
 
 
 def _confusion(rows: Sequence[Mapping[str, Any]]) -> str:
+    if {row["kind"] for row in rows} != set(KINDS):
+        return "Not run yet."
     table = []
     for kind, wanted in RIGHT.items():
         inside = [row for row in rows if row["kind"] == kind]

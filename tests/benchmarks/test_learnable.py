@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from benchmarks import read_results
-from benchmarks.learnable import RIGHT, ROOT, constant_reply
+from benchmarks.learnable import RIGHT, ROOT, _page, constant_reply
 from benchmarks.planted import KINDS, NUMBERS, Planted
 
 
@@ -34,3 +34,10 @@ def test_the_share_of_a_blind_policy_where_answers_are_overwritten(number: int) 
     # Of n alike likely answers (0.4 (1 - 1/n)) / (0.6 (1 - 1/n)); the larger of two digits is 1 in one of 45 pairs.
     larger = (0.4 + 0.6 / 45 - 0.1) / (0.6 + 0.4 / 45 - 0.1)
     assert share == pytest.approx(larger if planted.question == "larger" else 2 / 3, abs=0.05)
+
+
+def test_the_page_of_a_run_that_has_only_begun() -> None:
+    results = read_results(ROOT / "benchmarks", "learnable")
+    begun = _page({**results, "rows": results["rows"][:1], "others": []})
+    assert begun.count("Not run yet.") == 2
+    assert "| 0 | fine |" in begun
