@@ -4,13 +4,14 @@ The reference agents play ``budget-v1``, honest and with statements that ignore 
 demonstrations that state the budget of optimal play, then by reinforcement (some 15 minutes of a core), and plays the
 suite's lakes without thoughts after each. Its policy is also computed exactly (``ragen_agent.exact``), so that its
 first statement is scored against the distribution of its own moves. Rewards of stated budgets are compared by
-``benchmarks.budget_rewards`` (``--rewards`` measures them alone and keeps the rest). A run whose folder is there is
-not played or trained again. Written are ``budget.json``, ``budget.md`` and ``budget.png``.
+``benchmarks.budget_rewards`` (``--rewards`` measures them alone and keeps the rest; with ``--model`` on a pretrained
+model). A run whose folder is there is not played or trained again. Written are ``budget.json``, ``budget.md`` and
+``budget.png``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,8 +139,8 @@ class CurrentTurn:
 
     keeps_time = whole_replies = True
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.model = HFAgent(str(path), max_tokens=int(TRAINED["turns.max_tokens_per_turn"]))
+    def __init__(self, name: str, path: Path, settings: Mapping[str, str] = TRAINED) -> None:
+        self.model = HFAgent(str(path), max_tokens=int(settings["turns.max_tokens_per_turn"]))
         self.name, self.seen, self.batch = name, self.model.seen, self.model.batch
         self.concurrency, self.settings = self.batch, {**self.model.settings, "history": 0}
 
@@ -158,12 +159,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = page_parser("budget", __doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/budget"), metavar="DIR", help="folder of the runs")
     parser.add_argument("--rewards", action="store_true", help="measure the rewards of budgets alone, keep the rest")
+    parser.add_argument("--model", default="", metavar="NAME", help="with --rewards: of a pretrained model, by name")
     options = parser.parse_args(arguments)
+    if options.model and not options.rewards:
+        parser.error("--model goes with --rewards: the other measurements are of a small model.")
     torch.set_num_threads(1)
     suite = load_suite("budget-v1")
     if options.rewards:
-        results = read_results(options.out, "budget") | {"rewards": _rewards(suite, options.runs)}
-        return _write(options.out, results)
+        rewards = _rewards(suite, options.runs, options.model)
+        new = {"pretrained": {"model": options.model, "rows": rewards}} if options.model else {"rewards": rewards}
+        return _write(options.out, read_results(options.out, "budget") | new)
     run = options.runs / "train"
     if not (run / "summary.json").exists():
         resumes = ["--resume", str(run)] if (run / "config.toml").exists() else ["--out", str(run), *_settings()]
@@ -201,15 +206,16 @@ def _unthinking(suite: Suite, name: str) -> Suite:
     return replace(suite, name="budget-v1 without thoughts", splits=(plain,))
 
 
-def _rewards(suite: Suite, runs: Path) -> dict[str, Any]:
-    """Rows of ``benchmarks.budget_rewards``."""
+def _rewards(suite: Suite, runs: Path, pretrained: str = "") -> dict[str, Any]:
+    """Rows of ``benchmarks.budget_rewards``, of a small model or of a pretrained one."""
     one = _unthinking(suite, budget_rewards.SPLIT)
+    settings = TRAINED | (budget_rewards.PRETRAINED if pretrained else {})
 
     def play(name: str, checkpoint: Path, out: Path) -> dict[str, Any]:
-        row: dict[str, Any] = _played(one, CurrentTurn(name, checkpoint), out)[budget_rewards.SPLIT]
+        row: dict[str, Any] = _played(one, CurrentTurn(name, checkpoint, settings), out)[budget_rewards.SPLIT]
         return row
 
-    return budget_rewards.measure(runs / "rewards", TRAINED, play)
+    return budget_rewards.measure(runs / "rewards" / pretrained, settings, play, pretrained)
 
 
 def _settings() -> list[str]:
@@ -325,7 +331,10 @@ def _page(results: dict[str, Any]) -> str:
         ),
         levels=(levels := len(load_suite("budget-v1").splits[0].levels)),
         rewards=budget_rewards.section(
-            results["rewards"], levels, rows[budget_rewards.SPLIT]["random, honest"]["success"]["rate"]
+            results["rewards"],
+            levels,
+            rows[budget_rewards.SPLIT]["random, honest"]["success"]["rate"],
+            results.get("pretrained"),
         ),
         parameters=next(iter(exact.values()))["parameters"],
         mass=MASS,
@@ -344,7 +353,12 @@ def _answer(name: str, entry: Any) -> str:
             "worse" if excess["low"] > 0 else "better" if excess["high"] < 0 else "neither clearly worse nor better"
         )
         said.append(f"{verdict} against {truth} (score above it {_scored(excess)})")
-    return f"- **{name.capitalize()}**, compared with the best constant interval: {', and '.join(said)}."
+    stop = entry["stopping"]
+    return (
+        f"- **{name.capitalize()}**, compared with the best constant interval: {', and '.join(said)}. Stopping at its "
+        f"first `impossible` would save {percent(stop['tokens'])} of its tokens and lose "
+        f"{percent(stop['successes_lost'])} of the episodes, which succeed."
+    )
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ REWARDED = {
     "training.filter": "none",
     "training.learning_rate": "5e-4",
 }
+#: What differs for a pretrained model: room for shorter tokens, no example, as in the suite, and its recipes' rates.
+PRETRAINED = {"turns.max_tokens_per_turn": "24", "turns.example": "false"}
+PRETRAINED_START = {"demonstrations.episodes": "800", "warm_start.epochs": "1", "warm_start.learning_rate": "2e-4"}
+PRETRAINED_REWARDED = {"training.learning_rate": "2e-5"}
 
 SECTION = """\
 ## Rewards of stated budgets
@@ -56,24 +60,44 @@ it: this says nothing of models that play well. Saying `impossible` is no proven
 success alone drifts to it, too (by seed {drift} statements; at the start {first}).
 With the proper score training missed the optimum of what it was paid for, as the best constant interval scores better.
 Clear, without a correction for their number: {clear} of the {compared} comparisons. One learning rate
-({rate}), {iterations} iterations and one start of a small model were tried; a pretrained model was not trained.
+({rate}), {iterations} iterations and one start of a small model were tried.
+
+{pretrained}
 """
+
+UNTRAINED = """\
+**A pretrained model** was not trained in this way: `python -m benchmarks.budget --rewards --model smollm2-135m` does
+it, goes on where it was stopped, and adds its table here. It takes some 20 core-hours on a CPU with bfloat16,
+estimated from the speed of that model's imitation there."""
+
+TRAINED = """\
+**A pretrained model**, `{model}`, by `python -m benchmarks.budget --rewards --model {model}`: it imitates {episodes}
+demonstrations and is rewarded at a learning rate of {rate}, all else as above. Of the {arms} rewards {better} end
+surely above random play.
+
+{table}
+
+{answer}"""
 
 
 def measure(
-    runs: Path, settings: Mapping[str, str], play: Callable[[str, Path, Path], dict[str, Any]]
+    runs: Path, settings: Mapping[str, str], play: Callable[[str, Path, Path], dict[str, Any]], pretrained: str = ""
 ) -> dict[str, list[dict[str, Any]]]:
     """Rows of the start and of each arm's seeds; what has a checkpoint in ``runs`` is not trained again.
 
-    ``settings`` are of all models, and ``play`` makes a row of a name, a checkpoint and the folder of its results.
+    ``settings`` are of all models, and ``play`` makes a row of a name, a checkpoint and the folder of its results. The
+    start is a small model, or the pretrained one of that name.
     """
-    start = _trained(runs / "start", {**settings, **PLAY, **START})
+    first, then = {**settings, **PLAY, **START}, {**settings, **PLAY, **REWARDED}
+    if pretrained:
+        first, then = {**first, **PRETRAINED_START, "model": pretrained}, {**then, **PRETRAINED_REWARDED}
+    start = _trained(runs / "start", first)
     found = {"start": [play("start", start, runs / "played-start")]}
     for arm in ARMS:
         reward = {"training.budget_reward": arm} if arm != "none" else {}
         for seed in SEEDS:
             out, own = runs / f"{arm}-{seed}", {"seed": str(seed), "model": str(start)}
-            model = _trained(out, {**settings, **PLAY, **REWARDED, **reward, **own})
+            model = _trained(out, {**then, **reward, **own})
             found.setdefault(arm, []).append(play(out.name, model, runs / f"played-{out.name}"))
     return found
 
@@ -110,8 +134,51 @@ COLUMNS: tuple[tuple[str, Callable[[Any], float], float, int], ...] = (
 BOUNDS = {"width": (0, inf), "score": (0, inf), "above constant": (-inf, inf)}
 
 
-def section(rows: Mapping[str, Any], levels: int, chance: float) -> str:
-    """The section of the page; ``chance`` is the success of random play on these levels."""
+def section(rows: Mapping[str, Any], levels: int, chance: float, pretrained: Mapping[str, Any] | None = None) -> str:
+    """The section of the page.
+
+    Args:
+        rows: what ``measure`` returned for the small model.
+        levels: of each row.
+        chance: the success of random play on these levels.
+        pretrained: the ``model`` and the ``rows`` of a pretrained one, if it was trained.
+    """
+    answer = _answer(rows)
+    said = {
+        name: [f"{row['budget']['impossible']['said']} of {row['budget']['width']['n']}" for row in found]
+        for name, found in rows.items()
+    }
+    return SECTION.format(
+        levels=levels,
+        seeds=len(SEEDS),
+        table=_table(rows),
+        answer=answer,
+        chance=100 * chance,
+        better=_above(rows, chance),
+        arms=len(ARMS),
+        drift=", ".join(said["none"]),
+        first=said["start"][0],
+        compared=answer.count(";") + answer.count("with the same seed:"),
+        clear=answer.count(", better") + answer.count(", worse"),
+        rate=REWARDED["training.learning_rate"],
+        iterations=REWARDED["training.iterations"],
+        pretrained=_pretrained(pretrained, chance) if pretrained else UNTRAINED,
+    )
+
+
+def _pretrained(found: Mapping[str, Any], chance: float) -> str:
+    return TRAINED.format(
+        model=found["model"],
+        episodes=PRETRAINED_START["demonstrations.episodes"],
+        rate=PRETRAINED_REWARDED["training.learning_rate"],
+        arms=len(ARMS),
+        better=_above(found["rows"], chance),
+        table=_table(found["rows"]),
+        answer=_answer(found["rows"]),
+    )
+
+
+def _table(rows: Mapping[str, Any]) -> str:
     table = [
         [
             ARMS.get(name, "the start"),
@@ -122,27 +189,16 @@ def section(rows: Mapping[str, Any], levels: int, chance: float) -> str:
         ]
         for name, found in rows.items()
     ]
-    head = ["trained on", *(column[0] for column in COLUMNS)]
-    answer = "\n".join(_verdicts(arm, rows) for arm in ARMS if arm != "none")
-    said = {
-        name: [f"{row['budget']['impossible']['said']} of {row['budget']['width']['n']}" for row in found]
-        for name, found in rows.items()
-    }
-    return SECTION.format(
-        levels=levels,
-        seeds=len(SEEDS),
-        table=markdown_table(head, table),
-        answer=answer,
-        chance=100 * chance,
-        better=sum(mean_interval([row["success"]["rate"] for row in rows[arm]]).low > chance for arm in ARMS),
-        arms=len(ARMS),
-        drift=", ".join(said["none"]),
-        first=said["start"][0],
-        compared=answer.count(";") + answer.count("with the same seed:"),
-        clear=answer.count(", better") + answer.count(", worse"),
-        rate=REWARDED["training.learning_rate"],
-        iterations=REWARDED["training.iterations"],
-    )
+    return markdown_table(["trained on", *(column[0] for column in COLUMNS)], table)
+
+
+def _answer(rows: Mapping[str, Any]) -> str:
+    return "\n".join(_verdicts(arm, rows) for arm in ARMS if arm != "none")
+
+
+def _above(rows: Mapping[str, Any], chance: float) -> int:
+    """How many rewards end surely above random play."""
+    return sum(mean_interval([row["success"]["rate"] for row in rows[arm]]).low > chance for arm in ARMS)
 
 
 def _mean(values: list[float], low: float = -inf, high: float = inf) -> str:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.budget_rewards import section
+import pytest
+
+from benchmarks import budget
+from benchmarks.budget_rewards import PLAY, PRETRAINED, PRETRAINED_REWARDED, PRETRAINED_START, REWARDED, SPLIT, section
+from ragen_agent.cli.settings import check_name
+from ragen_gym.bench.suites import load_suite
 
 
 def row(success: float, score: float, recall: float | None, said: int = 9) -> dict[str, Any]:
@@ -36,3 +41,22 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
     assert "Random play succeeds in 20.0 % of these lakes, and 2 of the 3 rewards end surely above\nit" in page
     assert "(by seed 9 of 60, 9 of 60, 9 of 60 statements; at the start 9 of 60)" in page
     assert "number: 5 of the 12 comparisons" in page
+    assert "**A pretrained model** was not trained" in page
+    page = section(rows, 128, 0.2, {"model": "smollm2-135m", "rows": rows})
+    assert "**A pretrained model**, `smollm2-135m`, by" in page
+    assert page.count("| the start | 50.0 |") == 2
+
+
+def test_a_pretrained_model_is_trained_on_what_the_suite_shows() -> None:
+    said = {**budget.TRAINED, **PLAY, **REWARDED, **PRETRAINED, **PRETRAINED_START, **PRETRAINED_REWARDED}
+    for name in said.keys() - PLAY.keys():
+        check_name(name)
+    config = next(split for split in load_suite("budget-v1").splits if split.name == SPLIT).turn_config
+    for name in ("max_turns", "max_actions", "max_actions_per_turn", "example", "budget"):
+        assert said[f"turns.{name}"] == str(getattr(config, name)).lower()
+
+
+def test_a_model_goes_with_rewards(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        budget.main(["--model", "smollm2-135m"])
+    assert "--model goes with --rewards" in capsys.readouterr().err
