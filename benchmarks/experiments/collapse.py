@@ -28,22 +28,22 @@ AT_ONCE = 5  # iterations; a policy that falls within them is lost before a sign
 TRACE = ("success", "return", "return_std", "grad_norm", "entropy", "reply_tokens", "repeated_rate")
 
 
-def collapse_start(run: RecordedRun) -> int | None:
-    """The iteration with which a collapse begins, or None for a run that did not collapse."""
+def collapse_start(run: RecordedRun, part: float = FALL) -> int | None:
+    """The iteration with which success falls for good below ``part`` of its best, or None where it does not."""
     success, means = series(run, "success"), window_means(run, "success")
     if not success:
         return None
     best, down = success[0], None
     for place, mean in enumerate(means):
         best = max(best, mean)
-        if mean >= FALL * best:
+        if mean >= part * best:
             down = None
         elif down is None:
             down = place
     after = run.summary["after"]["rate"] if "after" in run.summary else 0.0
-    if down is None or len(means) - down < WINDOW or best < LEAST or after >= FALL * best:
+    if down is None or len(means) - down < WINDOW or best < LEAST or after >= part * best:
         return None
-    return next(place for place in range(down, len(success)) if success[place] < FALL * best)
+    return next(place for place in range(down, len(success)) if success[place] < part * best)
 
 
 def outcome(run: RecordedRun) -> str:
@@ -66,8 +66,17 @@ def outcome(run: RecordedRun) -> str:
 
 def _shows_three_signs(run: RecordedRun, at: int) -> bool:
     """True if the return std, the entropy and the gradient norm have all moved by the iteration ``at``."""
-    seen = {sign.name for end in range(1, at + 2) for sign in signs_at(run.metrics[:end])}  # records hold no alarms
+    seen = {name for name, first in signs_seen(run).items() if first <= at}
     return {"return_std_fall", "gradient_spike"} <= seen and bool(seen & {"entropy_fall", "entropy_jump"})
+
+
+def signs_seen(run: RecordedRun) -> dict[str, int]:
+    """The iteration at which each sign of the alarm first shows; records hold no alarms."""
+    first: dict[str, int] = {}
+    for place in range(len(run.metrics)):
+        for sign in signs_at(run.metrics[: place + 1]):
+            first.setdefault(sign.name, place)
+    return first
 
 
 def long_enough(run: RecordedRun) -> bool:

@@ -68,7 +68,7 @@ def write_page(
     """
     out.mkdir(parents=True, exist_ok=True)
     write_records(planned, runs, experiment.curves, out)
-    computed, pictures = resolve_name(experiment.computed)(out) if experiment.computed else ([], [])
+    computed, pictures = resolve_name(experiment.computed)(out, runs) if experiment.computed else ([], [])
     if runs:
         for name in dict.fromkeys(["end", *(c.measure for c in experiment.comparisons)]):
             draw_arms(experiment, runs, name, out / f"{name}.png")

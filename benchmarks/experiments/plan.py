@@ -72,7 +72,7 @@ def plan(
     Args:
         experiment: the table.
         out: the experiment's folder; warm starts are in ``warm`` beside it.
-        seeds: how many, from 0.
+        seeds: how many, from 0; an arm may have fewer.
         only: names of arms; all if empty.
         quick: whether to make every run tiny.
 
@@ -85,7 +85,12 @@ def plan(
             known = "; ".join(map(repr, arms))
             raise ValueError(f"{experiment.name} has no arm {name!r}.{did_you_mean(name, arms)} Its arms are {known}.")
     chosen = [arm for arm in experiment.arms if not only or arm.name in only]
-    return [_planned(experiment, arm, out, seed, quick) for seed in range(seeds) for arm in chosen]
+    return [
+        _planned(experiment, arm, out, seed, quick)
+        for seed in range(seeds)
+        for arm in chosen
+        if arm.seeds is None or seed < arm.seeds
+    ]
 
 
 def warm_starts(planned: Iterable[PlannedRun]) -> list[WarmStart]:

@@ -186,6 +186,8 @@ class Arm:
     about: str  # what it is, for the page
     settings: Settings = field(default_factory=dict)  # over those of the experiment
     control: bool = False  # whether it is there to rule out another explanation of what the other arms show
+    #: Its seeds at most, whatever the looks: of a costly arm, which is described and not compared.
+    seeds: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True, config=KNOWN_ALONE)
@@ -251,7 +253,7 @@ class Experiment:
     looks: tuple[Annotated[int, Field(ge=2)], ...] = ()
     #: How many policies are evaluated: those after each of the last iterations.
     evaluations: int = Field(default=1, ge=1, le=MOST_EVALUATIONS)
-    #: module:name of f(folder) -> (lines, names of pictures): a computed part of the page, before its measurements
+    #: module:name of f(folder, runs) -> (lines, names of pictures): a part of the page before its measurements
     computed: str = ""
 
 

@@ -25,6 +25,7 @@ from benchmarks.experiments.risk_page import TWO_LAKES, break_even, direction, l
 from benchmarks.experiments.spec import read
 from ragen_agent import algo
 from ragen_gym.games.registry import find
+from tests.benchmarks.experiments.test_hypothesis_tests import run
 
 
 @pytest.mark.parametrize("q", [0.1, 0.5, 0.8])
@@ -139,8 +140,13 @@ def test_lakes_are_pairs_of_different_chances() -> None:
 
 @pytest.mark.slow
 def test_the_computed_part_of_the_page(tmp_path: Path) -> None:
-    lines, pictures = section(tmp_path)
+    start = {"GRPO": run(0.3, start=0.5), "GRPO, top half": run(0.4, start=0.5)}
+    runs = {f"better, SmolLM2, {corner}": {0: each} for corner, each in start.items()}
+    lines, pictures = section(tmp_path, runs)
     text = " ".join(lines)
+    expected = drift(WORLDS["better"], 0.5, 8, "GRPO")
+    assert f"| GRPO | all | {expected:+.3f} | 50.0 % | 30.0 % | 10.0 % |" in text
+    assert "1 of 2 runs move as their drift points" in text, "with the filter the drift points up, and the run fell"
     assert "GRPO points to the safe arm at all 19 values of q from 0.05 to 0.95." in text
     assert "GRPO has 0 wrong signs" in text
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
@@ -148,9 +154,9 @@ def test_the_computed_part_of_the_page(tmp_path: Path) -> None:
 
 def test_the_trained_worlds_are_the_computed_ones(tmp_path: Path) -> None:
     """Their arms pay as the sums assume, but for the world "equal", where success must count one arm."""
-    for run in plan(read("risk"), tmp_path, 1):
-        world, training = run.arm.name.partition(",")[0], run.config.training
-        game = find(run.config.game).game_class(**run.config.env_options)
+    for planned in plan(read("risk"), tmp_path, 1):
+        world, training = planned.arm.name.partition(",")[0], planned.config.training
+        game = find(planned.config.game).game_class(**planned.config.env_options)
         low, high, chance, pulls, _ = game.params
         slack = 0.0011 if world == "equal" else 1e-12
         assert (low, high, pulls) == (0.15, 1.0, 1)

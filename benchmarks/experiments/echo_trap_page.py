@@ -1,0 +1,84 @@
+"""The computed part of the page ``echo-trap``: falls from the best success in long runs, and the signs before them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks import markdown_table
+from benchmarks.experiments.collapse import collapse_start, learned, not_excluded, signs_seen
+from benchmarks.experiments.hypothesis_tests import Runs
+from benchmarks.experiments.spec import WINDOW, measure, window_means
+from ragen_agent.report.runs import RecordedRun
+from ragen_agent.run.alarm import sign_label
+from ragen_gym.core.stats import percent
+
+LONG = 200
+"""Iterations of a run that counts as long: within them the paper's models collapse."""
+
+THIRD = 2 / 3
+"""The part of the best success below which a third of it is lost."""
+
+FIGURES = ("entropy", "return_std", "grad_norm")
+"""What the paper's signs are of."""
+
+HEAD = ("run", "before", "best (iteration)", "last", "end", "lost", *FIGURES, "falls after", "signs (iteration)")
+
+NOTE = f"""\
+Success, entropy, return std and gradient norm are means of {WINDOW} iterations of the rollouts; three figures are those
+at the start, at the best success and at the end. The best of many noisy means lies above the rate behind it, so *lost*
+is some points too large. *Before* and *end* are success on the fixed levels."""
+
+
+def section(_: Path, runs: Runs) -> tuple[list[str], list[str]]:
+    """The part as lines of Markdown, and no pictures; nothing where no long run rises."""
+    long = [
+        (f"{arm}, seed {seed}", run)
+        for arm, seeds in runs.items()
+        for seed, run in sorted(seeds.items())
+        if run.config.training.iterations >= LONG
+    ]
+    rising = [(name, run, collapse_start(run, THIRD)) for name, run in long if learned(run)]
+    if not rising:
+        return [], []
+    falls = [at is not None for _, _, at in rising]
+    fallen, lasting = sum(falls), falls.count(False)
+    halves = sum(collapse_start(run) is not None for _, run, _ in rising)
+    signs = [
+        [f"{sign_label(sign)} ({place + 1})" for sign, place in signs_seen(run).items() if at is None or place <= at]
+        for _, run, at in rising
+    ]
+    warned = [
+        sum(bool(said) for said, fell in zip(signs, falls, strict=True) if fell is each) for each in (True, False)
+    ]
+    share = percent(not_excluded(fallen, len(rising)))
+    lines = [
+        "## Long runs",
+        "",
+        f"**{len(rising)} runs of {LONG} iterations or more rise 20 points above their start. A third of the best",
+        f"success is lost for good in {fallen} of them**, half of it in {halves}. Shares of such runs up to {share}",
+        f"are not excluded (one-sided 95 %). Signs of the alarm show before {warned[0]} of {fallen} such falls, and in",
+        f"{warned[1]} of {lasting} runs without one.",
+        *([f"{len(long) - len(rising)} more runs do not rise so far."] if len(long) > len(rising) else []),
+        "",
+        *NOTE.split("\n"),
+        "",
+        *markdown_table(HEAD, [_row(*each, said) for each, said in zip(rising, signs, strict=True)]),
+        "",
+    ]
+    return lines, []
+
+
+def _row(name: str, run: RecordedRun, fall: int | None, signs: list[str]) -> list[str]:
+    means = window_means(run, "success")
+    best, last = max(range(len(means)), key=means.__getitem__), len(run.metrics) - WINDOW
+    figures = [", ".join(f"{_mean(run, each, place):.2g}" for place in (0, best, last)) for each in FIGURES]
+    rates = [percent(measure(run, each)) for each in ("before", "end", "lost")]
+    reached = [f"{percent(means[best])} ({best + WINDOW})", percent(means[-1])]
+    fell = "none" if fall is None else str(fall + 1)
+    return [name, rates[0], *reached, *rates[1:], *figures, fell, "; ".join(signs) or "none"]
+
+
+def _mean(run: RecordedRun, name: str, place: int) -> float:
+    """The mean of a figure over ``WINDOW`` iterations from this one on; an iteration without an update lacks some."""
+    return fmean([record[name] for record in run.metrics[place : place + WINDOW] if name in record] or [0.0])
