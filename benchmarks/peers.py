@@ -1,8 +1,8 @@
 """Other programs that do the work of the local trainer, each in a process and an interpreter of its own.
 
 ``Peer`` starts one and asks for one measurement at a time; in between the process waits and takes no time. ``python -m
-benchmarks.peers NAME SETTINGS`` is that process. It imports nothing but the peer's packages, except that TRL's rewards
-are from this repository's games.
+benchmarks.peers NAME SETTINGS`` is that process. It imports nothing but the peer's packages, except that TRL plays this
+repository's games.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -130,32 +131,32 @@ def vllm(settings: Mapping[str, Any], requests: Requests, answer: Answer) -> Non
 def trl(settings: Mapping[str, Any], requests: Requests, answer: Answer) -> None:
     """TRL's ``GRPOTrainer``, whose weights, gradients and optimiser are of one dtype. A request is one step.
 
-    It plays the first turn of the levels of the run in ``settings["run"]``, in their order, with the game's own
+    It plays the levels of the run in ``settings["run"]``, in their order, as whole conversations with the game's own
     messages and rewards. Gradient checkpointing, its default, is off: there is enough memory without it.
     """
     import torch
     from transformers import TrainerCallback
 
     from ragen_agent.run.run_folder import RunFolder
-    from ragen_agent.tasks.tasks import level_seeds, make_env
+    from ragen_agent.tasks.tasks import level_seeds
+    from ragen_gym.integrations import Rollout
+    from ragen_gym.integrations.trl_rollout import game_return, rollout_func
 
     library, datasets = import_module("trl"), import_module("datasets")
     _, config = RunFolder.reopen(Path(settings["run"]))
-    env, training = make_env(config, "train"), config.training
+    training, options = config.training, asdict(config.turns.of_environment(states_limit=True)) | config.env_options
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    rows = []
+    rollout, rows, sampled = Rollout(config.game, **options), list[dict[str, Any]](), list[int]()
     for iteration in range(settings["steps"]):
-        for level in level_seeds(config.seed, iteration, training.groups):
-            _, info = env.reset(seed=level, options={"noise_seed": level})
-            prompt = [{"role": m["role"], "content": m["content"]} for m in info["messages"]]
-            rows.append({"prompt": prompt, "level": level})
+        for seed in level_seeds(config.seed, iteration, training.groups):
+            rollout.begin(seed)
+            rows.append({"prompt": rollout.messages, "game": config.game, "split": "train", "seed": seed})
+    play = rollout_func(rows, **options)
 
-    def reward(completions: Sequence[Any], level: Sequence[int], **_: Any) -> list[float]:
-        returns = []
-        for number, (completion, seed) in enumerate(zip(completions, level, strict=True)):
-            env.reset(seed=seed, options={"noise_seed": number})
-            returns.append(float(env.step(completion[0]["content"])[1]))
-        return returns
+    def counted(prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        played: dict[str, Any] = play(prompts, trainer)
+        sampled.append(sum(map(sum, played["env_mask"])))
+        return played
 
     episodes = training.groups * training.group_size
     how = library.GRPOConfig(
@@ -178,7 +179,6 @@ def trl(settings: Mapping[str, Any], requests: Requests, answer: Answer) -> None
         logging_steps=10**6,
         disable_tqdm=True,
     )
-    sampled: list[int] = []
 
     class Turns(TrainerCallback):
         started = 0.0
@@ -195,17 +195,12 @@ def trl(settings: Mapping[str, Any], requests: Requests, answer: Answer) -> None
         def on_step_end(self, *_: Any, **__: Any) -> None:
             answer({"seconds": time.perf_counter() - self.started, "tokens": sum(sampled)})
 
-    class Trainer(library.GRPOTrainer):  # type: ignore[misc, name-defined]
-        def _generate(self, *arguments: Any, **named: Any) -> Any:
-            result = super()._generate(*arguments, **named)
-            sampled.append(sum(map(len, result[1])))
-            return result
-
-    trainer = Trainer(
+    trainer = library.GRPOTrainer(
         settings["model"],
-        reward_funcs=reward,
+        reward_funcs=game_return,
         args=how,
         train_dataset=datasets.Dataset.from_list(rows),
+        rollout_func=counted,
         callbacks=[Turns()],
     )
     trainer.train()

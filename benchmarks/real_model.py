@@ -1,15 +1,14 @@
 """A pretrained model on this machine's CPU, compared with other programs: ``python -m benchmarks.real_model``.
 
-Decoding is compared with vLLM, a whole iteration of training with TRL's ``GRPOTrainer`` (not a dependency: ``pip
-install trl==1.16.0``), with the same weights, dtype and cores, by turns in the same run; medians count. Use a machine
-with nothing else to do, and leave OMP_WAIT_POLICY unset: threads that spin while the other program measures would take
-its cores.
+Decoding is compared with vLLM, a whole iteration of training with TRL's ``GRPOTrainer``, with the same weights, dtype
+and cores, by turns in the same run; medians count. Neither is a dependency: ``make test-openrlhf`` and ``make
+test-integrations ARGS=trl`` install them in environments of their own. Use a machine with nothing else to do, and leave
+OMP_WAIT_POLICY unset: threads that spin while the other program measures would take its cores.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = """\
 # A pretrained model on a CPU
 
-Written by `python -m benchmarks.real_model`. {model}, after 40 steps of imitation, in {dtype} on {threads} threads; its
+Written by `python -m benchmarks.real_model`. {model}, after a short imitation, in {dtype} on {threads} threads; its
 weights are dequantised from 4 bits. What is compared does the same work with the same weights, dtype and cores, by
 turns in the same run; medians of {runs}.
 
@@ -59,14 +58,14 @@ With the games, chat and bookkeeping of a rollout the engine samples {play:,.0f}
 
 ## An iteration, compared with TRL's `GRPOTrainer`
 
-Bandit of one turn, 64 episodes in groups of 8, all kept, at most {limit} tokens a reply; the same levels, messages and
-rewards. TRL {trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off; the local
-trainer keeps its sums in float32.
+Episodes in groups of 8, all kept, at most {limit} tokens a reply; the same levels, messages and rewards. TRL
+{trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off, and it has the fastest of
+the micro-batches tried; the local trainer keeps its sums in float32.
 
 {iterations}
 
-The local trainer's iteration is {iteration_ratio:.1f} times as fast on this task and machine. It computes each
-distinct prefix once; how much of the ratio that explains is not measured, nor are games of several turns or GPUs.
+The ratios are of this machine, these tasks and short replies. The local trainer computes each distinct prefix once; how
+much of a ratio that explains is not measured. Not measured either: {missing}.
 """
 
 BANDIT: Settings = {
@@ -76,7 +75,21 @@ BANDIT: Settings = {
     "warm_start": {"epochs": 1, "batch": 8, "learning_rate": 1e-4},
     "training": {"groups": 8, "group_size": 8, "minibatch": 64, "filter": "none"},
 }
-"""What is played: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept."""
+"""What is decoded: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept."""
+
+LAKE: Settings = {
+    "game": "FrozenLake",
+    "env_options": {"size": 4, "success_rate": 1.0, "text_format": "coord"},
+    "turns": {"max_turns": 5, "max_actions_per_turn": 2, "max_tokens_per_turn": 48, "example": False},
+    "demonstrations": {"episodes": 160, "moves": [1.0], "thought": "relative"},
+    "warm_start": {"epochs": 1, "batch": 8, "learning_rate": 1e-4},
+    "training": {"groups": 2, "group_size": 8, "minibatch": 64, "filter": "none"},
+}
+"""Lakes without slip on which a reply plays one move, mostly, so that episodes have up to five turns."""
+
+TASKS = {"Bandit, one turn": BANDIT, "FrozenLake, five turns": LAKE}
+MICRO_BATCHES = (8, 16)
+"""Episodes that TRL computes at once, of which the fastest counts."""
 
 DECODED = (16, 64)
 PROMPT, NEW = 16, 64
@@ -85,20 +98,20 @@ PROMPT, NEW = 16, 64
 Results = dict[str, Any]
 
 
-def config_of(model: Path) -> Config:
+def config_of(model: Path, task: Settings) -> Config:
     """The run, from a folder of weights."""
-    settings = merged(default_settings("Bandit", str(model)), BANDIT)
+    settings = merged(default_settings(task["game"], str(model)), task)
     return with_settings(Config(), merged(settings, {"model": str(model)}))
 
 
-def warm(model: Path, work: Path) -> Config:
+def warm(model: Path, task: Settings, work: Path) -> Config:
     """The run from the model after a short imitation of demonstrations, made once."""
-    folder = work / "warm"
+    folder = work / f"warm-{task['game']}"
     if not folder.is_dir():
-        config = config_of(model)
-        print(f"imitating {config.demonstrations.episodes} demonstrations", flush=True)
+        config = config_of(model, task)
+        print(f"imitating {config.demonstrations.episodes} demonstrations of {config.game}", flush=True)
         warm_start(config, Policy.build(config), folder, Display(Console(quiet=True)))
-    return config_of(folder)
+    return config_of(folder, task)
 
 
 def decode(config: Config, runs: int, vllm: Path, work: Path) -> Results:
@@ -144,31 +157,40 @@ def decode(config: Config, runs: int, vllm: Path, work: Path) -> Results:
     return found | {"play": statistics.median(play[1:])}
 
 
-def iteration(config: Config, runs: int, work: Path) -> Results:
-    """Iterations of the local trainer in turns with steps of TRL's on the same levels."""
+def iteration(config: Config, runs: int, trl: Path, work: Path) -> Results:
+    """Iterations of the local trainer in turns with steps of TRL's on the same levels, at each of ``MICRO_BATCHES``."""
     steps = runs + 1
-    config = with_settings(
-        config, {"warm_start": {"epochs": 0}, "training": {"iterations": steps, "save_every": steps}}
-    )
-    episodes, ours, theirs = config.training.groups * config.training.group_size, list[Results](), list[Results]()
-    with tempfile.TemporaryDirectory(dir=work) as temporary:
+    played: Settings = {"warm_start": {"epochs": 0}, "training": {"iterations": steps, "save_every": steps}}
+    config = with_settings(config, played | {"stops": {"sampled_tokens": 10**9}})  # never reached, but counted
+    episodes = config.training.groups * config.training.group_size
+    batches = sorted({min(size, episodes) for size in MICRO_BATCHES})
+    ours, theirs = list[Results](), {size: list[Results]() for size in batches}
+    with tempfile.TemporaryDirectory(dir=work) as temporary, ExitStack() as stack:
         folder = RunFolder.create(Path(temporary) / "run", config)
         start = {"model": config.model, "run": str(folder.path), "out": f"{temporary}/trl", "steps": steps}
-        start |= {"dtype": dtype_of(config), "micro_batch": min(16, episodes)}
-        with Peer(Path(sys.executable), "trl", start, work / "trl.log", cpu_threads(config)) as peer:
+        start["dtype"] = dtype_of(config)
+        peers = {
+            size: stack.enter_context(
+                Peer(trl, "trl", {**start, "micro_batch": size}, work / f"trl-{size}.log", cpu_threads(config))
+            )
+            for size in batches
+        }
 
-            def show(record: Mapping[str, Any]) -> None:
-                ours.append({"seconds": record["seconds"], "tokens": record["reply_tokens"] * episodes})
-                theirs.append(peer.ask({}))
+        def show(record: Mapping[str, Any]) -> None:
+            ours.append({"seconds": record["seconds"], "tokens": record["sampled_tokens"]})
+            for size, peer in peers.items():
+                theirs[size].append(peer.ask({}))
 
-            LocalBackend(config, Policy.build(config), folder).loop().run(show=show)
-    found: Results = {
-        name: {key: statistics.median(step[key] for step in some[1:]) for key in ("seconds", "tokens")}
-        for name, some in (("ragen-agent", ours), ("trl", theirs))
-    }
-    print(f"an iteration: {found}", flush=True)
-    ratio = found["trl"]["seconds"] / found["ragen-agent"]["seconds"]
-    return found | {"version": peer.version, "ratio": ratio}
+        LocalBackend(config, Policy.build(config), folder).loop().run(show=show)
+    found: Results = {"episodes": episodes, "ragen-agent": _medians(ours), "version": peers[batches[0]].version}
+    found["trl"] = {str(size): _medians(some) for size, some in theirs.items()}
+    print(f"an iteration of {config.game}: {found}", flush=True)
+    return found
+
+
+def _medians(steps: Sequence[Results]) -> Results:
+    """Medians without the first step, in which both programs prepare themselves."""
+    return {key: statistics.median(step[key] for step in steps[1:]) for key in ("seconds", "tokens")}
 
 
 def dtype_of(config: Config) -> str:
@@ -189,13 +211,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = page_parser("real_model", __doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name or folder of the model (default %(default)s)")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="measurements of each (default 5)")
-    vllm, work = ROOT / ".venv-openrlhf/bin/python", Path("runs/benchmark-real-model")
+    vllm, trl = ROOT / ".venv-openrlhf/bin/python", ROOT / "build/integrations/trl/bin/python"
     parser.add_argument("--vllm", type=Path, default=vllm, metavar="PYTHON", help="of an environment with vLLM")
+    parser.add_argument("--trl", type=Path, default=trl, metavar="PYTHON", help="of an environment with TRL")
+    work = Path("runs/benchmark-real-model")
     parser.add_argument("--work", type=Path, default=work, metavar="DIR", help="folder of models and logs")
     options = parser.parse_args(argv)
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    config = warm(model_folder(options.model), work)
+    if not options.trl.is_file():
+        raise ValueError(f"--trl is {options.trl}, which does not exist: `make test-integrations ARGS=trl` makes it.")
+    configs = {name: warm(model_folder(options.model), task, work) for name, task in TASKS.items()}
+    config = configs["Bandit, one turn"]
     results: Results = {
         "machine": machine("torch", "transformers") + (f"; {units}" if (units := bfloat16_units()) else ""),
         "model": options.model,
@@ -203,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "threads": cpu_threads(config),
         "runs": options.runs,
         "decode": decode(config, options.runs, options.vllm, work),
-        "iteration": iteration(config, options.runs, work),
+        "iteration": {name: iteration(each, options.runs, options.trl, work) for name, each in configs.items()},
     }
     write_results(options.out, "real_model", results, _page(results))
     return 0
@@ -217,10 +244,12 @@ def _page(results: Results) -> str:
         ours, theirs = found[name]["engine"], found[name].get("vllm")
         cells = [f"{theirs:,.0f}", f"{ours / theirs:.2f}"] if theirs else ["-", "-"]
         rows.append([name if name == "groups" else f"{name} rows", f"{ours:,.0f}", *cells])
-    steps = [
-        [title, f"{compared[name]['seconds']:.2f}", f"{compared[name]['tokens']:,.0f}"]
-        for name, title in (("ragen-agent", "ragen-agent"), ("trl", "TRL"))
-    ]
+    steps, missing = [], [name for name in TASKS if name not in compared]
+    for name, one in compared.items():
+        own, (size, fastest) = one["ragen-agent"], min(one["trl"].items(), key=lambda item: item[1]["seconds"])
+        ratio = f"{fastest['seconds'] / own['seconds']:.1f}"
+        shown = [f"{each['seconds']:.2f} s, {each['tokens']:,.0f} tokens" for each in (own, fastest)]
+        steps.append([name, str(one["episodes"]), *shown, f"{size} of {', '.join(one['trl'])}", ratio])
     return PAGE.format(
         **{name: results[name] for name in ("model", "dtype", "threads", "runs", "machine")},
         groups=f"{training['groups']} prompts of {found['prompt_tokens']:.0f} tokens, {training['group_size']} replies "
@@ -231,9 +260,9 @@ def _page(results: Results) -> str:
         play=found["play"],
         skipped=f" vLLM was left out: {found['skipped']}." if found["skipped"] else "",
         limit=limit,
-        trl_version=compared["version"],
-        iterations=markdown_table(["", "seconds", "sampled tokens"], steps),
-        iteration_ratio=compared["ratio"],
+        trl_version=next(iter(compared.values()))["version"],
+        iterations=markdown_table(["task", "episodes", "ragen-agent", "TRL", "its micro-batch", "ratio"], steps),
+        missing="; ".join([*missing, "GPUs"]),
     )
 
 

@@ -16,20 +16,35 @@ from ragen_agent.tasks.tasks import make_env
 
 @pytest.mark.slow
 def test_both_measurements_make_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("trl")
+    trl = Path("build/integrations/trl/bin/python").absolute()
+    if not trl.is_file():
+        pytest.skip("needs make test-integrations ARGS=trl")
     small = {"demonstrations": {"episodes": 16}, "training": {"groups": 2, "group_size": 2, "minibatch": 4}}
-    monkeypatch.setattr(real_model, "BANDIT", merged(real_model.BANDIT, small))
+    tasks = {name: merged(task, small) for name, task in real_model.TASKS.items()}
+    monkeypatch.setattr(real_model, "TASKS", tasks)
+    monkeypatch.setattr(real_model, "MICRO_BATCHES", (2, 8))
     monkeypatch.setattr(real_model, "DECODED", (4,))
-    config = with_settings(Config(), real_model.BANDIT)
-    tokenizer = build_tokenizer([game_texts(make_env(config, None), config.demonstrations.thought)])
+    config = with_settings(Config(), next(iter(tasks.values())))
+    envs = [make_env(with_settings(Config(), task), None) for task in tasks.values()]
+    tokenizer = build_tokenizer([game_texts(env, config.demonstrations.thought) for env in envs])
     save_checkpoint(build_model(SmallModel(32, 1, 32), tokenizer, 0), tokenizer, tmp_path / "model")
     words = ["--runs", "1", "--model", str(tmp_path / "model"), "--vllm", str(tmp_path / "no-such-python")]
-    assert real_model.main([*words, "--work", str(tmp_path / "work"), "--out", str(tmp_path)]) == 0
+    words += ["--trl", str(trl), "--work", str(tmp_path / "work"), "--out", str(tmp_path)]
+    assert real_model.main(words) == 0
     page = (tmp_path / "real_model.md").read_text()
     assert "vLLM was left out: " in page
     assert "no-such-python" in page
-    assert "| TRL | " in page
+    rows = [line for line in page.splitlines() if " tokens | " in line]
+    assert [row.split(" | ")[:2] for row in rows] == [["| Bandit, one turn", "4"], ["| FrozenLake, five turns", "4"]]
+    assert all(" of 2, 4 | " in row for row in rows), (
+        "both micro-batches were tried; that of 8 is cut to the 4 episodes"
+    )
     assert "{" not in page
+
+
+def test_a_missing_environment_is_told_with_its_command(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--trl is .*none, which does not exist: `make test-integrations ARGS=trl`"):
+        real_model.main(["--trl", str(tmp_path / "none"), "--work", str(tmp_path), "--out", str(tmp_path)])
 
 
 def test_a_peer_that_ends_says_why(tmp_path: Path) -> None:
