@@ -63,7 +63,7 @@ def section(_: Path, runs: Runs) -> tuple[list[str], list[str]]:
         "",
         *NOTE.split("\n"),
         "",
-        *markdown_table(HEAD, [_row(*each, said) for each, said in zip(rising, signs, strict=True)]),
+        markdown_table(HEAD, [_row(*each, said) for each, said in zip(rising, signs, strict=True)]),
         "",
     ]
     return lines, []

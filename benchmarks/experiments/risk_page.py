@@ -149,7 +149,7 @@ def _pretrained(runs: Runs) -> list[str]:
         f"arm, and the share of pulls of that arm. {sum(agree)} of {len(agree)} runs move as their drift points.",
         "At most two seeds a corner carry no verdict.",
         "",
-        *markdown_table(["estimator", "groups", "drift at the start", *PRETRAINED], rows),
+        markdown_table(["estimator", "groups", "drift at the start", *PRETRAINED], rows),
         "",
     ]
 
