@@ -1,9 +1,12 @@
 """The pages' examples, run as they stand."""
 
+import ast
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 
 import pytest
 
@@ -178,6 +181,35 @@ def test_the_keys_of_other_projects_name_what_is_here() -> None:
                 assert settings[name].allows(int(value) if settings[name].type is int else value), text
         for name in re.findall(r"`((?:training|turns|openrlhf|evaluation)\.\w+)", note):
             assert name in settings, f"{key}: {name}"
+
+
+def used(code: str) -> Iterator[str]:
+    """The dotted names of the project that a script imports, or reads from a module that it imports."""
+    modules = {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("ragen_gym", "ragen_agent")):
+            for each in node.names:
+                modules[each.asname or each.name] = name = f"{node.module}.{each.name}"
+                yield name
+        elif isinstance(node, ast.Import):
+            modules |= {each.name: each.name for each in node.names if each.name in ("ragen_gym", "ragen_agent")}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            module = modules[node.value.id]
+            if isinstance(resolve_name(module), ModuleType):
+                yield f"{module}.{node.attr}"
+
+
+def test_what_guides_and_examples_import_is_in_the_reference() -> None:
+    """By the object itself, as some names are imported from a package and shown where they are defined."""
+    reference = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = re.findall(r"^::: (\S+)|`(ragen_(?:gym|agent)\.[\w.]+)`", reference, re.MULTILINE)
+    public = {id(resolve_name(full or line)) for full, line in shown}
+    examples = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").rglob("*.py")]
+    scripts = [*examples, *(code for page in PAGES for code in blocks(page, r"python(?: \w+)?"))]
+    names = {name for code in scripts for name in used(code)}
+    assert len(names) > 60
+    assert sorted(name for name in names if id(resolve_name(name)) not in public) == []
 
 
 def test_the_readme_is_short() -> None:
