@@ -42,7 +42,8 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
     figure = Figure(figsize=(max(8.4, 5.6 * len(panels)), 1.6 + 0.42 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     scale = 100 if MEASURES[name].rate else 1
-    for axes, (title, arms) in zip(figure.subplots(1, len(panels), squeeze=False).ravel(), panels.items(), strict=True):
+    grid = figure.subplots(1, len(panels), squeeze=False, sharex=True)
+    for axes, (title, arms) in zip(grid.ravel(), panels.items(), strict=True):
         for place, arm in enumerate(arms):
             values = [value for run in runs[arm.name].values() if (value := measure(run, name)) is not None]
             colour = CONTROL if arm.control else COLOURS[0]
