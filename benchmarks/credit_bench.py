@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.credit_page import TREE, TRUE
-from benchmarks.credit_tree import BRANCHES, Resumed, Tree
 from ragen_agent import algo
 from ragen_agent.config import Training, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
@@ -29,6 +29,8 @@ from ragen_agent.models.parameters import adamw
 from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.rollout_tree import grow, own_tokens
+from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.iteration import Iteration
@@ -51,9 +53,12 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "grpo, history": {"algo": "grpo", "groups_by": "history"},
     "dr_grpo, history": {"algo": "dr_grpo", "groups_by": "history"},
     **{f"ppo, {credit}": {"algo": "ppo", "credit": credit} for credit in CREDITS},
+    TREE: {"algo": "rloo", "groups_by": "tree"},
 }
+BRANCHES = {1: [8], 2: [4, 2], 3: [2, 2, 2]}
+"""Branches of a tree of ``GROUP_SIZE`` episodes, by the most turns of an episode."""
 CRITICS = {name for name, settings in ESTIMATORS.items() if ADVANTAGE_RULES[settings["algo"]].critic}
-ROWS = (*ESTIMATORS, TREE, TRUE)
+ROWS = (*ESTIMATORS, TRUE)
 
 GROUP_SIZE, CRITIC_EPOCHS = 8, 8
 EPISODES = 2**16
@@ -105,42 +110,34 @@ class Bench:
         first = max(seed - 1, 0) * EPISODES
         return self._played([Instance(level, number) for number, level in enumerate(drawn, first)], seed)
 
-    def grow(self, groups: int, seed: int) -> Tree:
-        """Rollout trees on levels drawn at random."""
-        drawn = np.random.default_rng(seed).choice(self.seeds, groups).tolist()
-        tree = Tree(BRANCHES[self.policy.config.turns.max_turns])
-        for turn in range(len(tree.branches)):
-            wanted = dict(enumerate(tree.wanted(turn, groups).items(), seed * EPISODES + len(tree.episodes)))
-            instances = [Instance(drawn[path[0]], number) for number, (path, _) in wanted.items()]
-            # A seed for each turn, or branches would draw the replies of their siblings.
-            played = self._played(
-                instances, seed * len(tree.branches) + turn, {n: replies for n, (_, replies) in wanted.items()}
-            )
-            for (number, (path, replies)), episode in zip(wanted.items(), played, strict=True):
-                tree.add(turn, path, episode, number, replies)
-        return tree
+    @property
+    def branches(self) -> list[int]:
+        """Branches of the trees."""
+        return BRANCHES[self.policy.config.turns.max_turns]
 
-    def _played(
-        self, instances: Sequence[Instance], seed: int, past: Mapping[int, Any] | None = None
-    ) -> list[Trajectory]:
-        """Episodes by noise seed, after the replies in ``past``."""
+    def grow(self, groups: int, seed: int) -> list[Trajectory]:
+        """Rollout trees on levels drawn at random, the episodes of each adjacent."""
+        drawn = np.random.default_rng(seed).choice(self.seeds, groups).repeat(GROUP_SIZE).tolist()
+        instances = [Instance(level, number) for number, level in enumerate(drawn, seed * EPISODES)]
+        # A seed for each turn, or branches would draw the replies of their siblings.
+        return grow(instances, self.branches, lambda some, turn: self._played(some, seed * len(self.branches) + turn))
+
+    def _played(self, instances: Sequence[Instance], seed: int) -> list[Trajectory]:
         config = self.policy.config
         processes = [
-            Resumed.from_settings(self.env.twin(), self.policy.chat, config.turns, record_states=True)
+            TokenMDP.from_settings(self.env.twin(), self.policy.chat, config.turns, record_states=True)
             for _ in range(min(len(instances), config.evaluation.batch))
         ]
-        for each in processes:
-            each.past = past or dict.fromkeys((instance.noise_seed for instance in instances), ())
-        played = self.policy.play(processes, instances, self.temperature, seed) if instances else []
+        played = self.policy.play(processes, instances, self.temperature, seed)
         if failed := [each.failure for each in played if each.failure is not None]:
             raise RuntimeError(f"{len(failed)} of {len(played)} episodes failed, the first with {failed[0]}.")
         return played
 
     def settings(self, name: str) -> Training:
         """The trainer's settings of an estimator."""
-        rule = ESTIMATORS[name]
+        rule = ESTIMATORS[name] | ({"branches": self.branches} if name == TREE else {})
         by_turn = (
-            GROUPINGS[rule.get("groups_by", "level")].states
+            GROUPINGS[rule.get("groups_by", "level")].turns
             or CREDITS[rule.get("credit", "trajectory")].recursion != "tokens"
         )
         undiscounted: dict[str, Any] = {"gamma_turn": 1.0} if by_turn else {}
@@ -247,18 +244,18 @@ class Bench:
         for number, played in enumerate(groups):
             batch = Batch.of(played)
             true, known = self.true_advantages(played, batch)
-            estimated = {name: self.advantages(name, played, batch) for name in names if name in ESTIMATORS}
+            estimated = {name: self.advantages(name, played, batch) for name in names if name not in (TREE, TRUE)}
             if TRUE in names:
                 estimated[TRUE] = true, true / len(played)
             self._compare(batch, estimated, true, known, vectors, found)
             if TREE in names:
                 size = len(played) // GROUP_SIZE
                 tree = self.grow(size, 100 * size + number)
-                grown = Batch.of([*tree.episodes.values()])
-                new = tree.owned(grown.ids.shape[1])
-                true, known_too = self.true_advantages([*tree.episodes.values()], grown)
-                self._compare(grown, {TREE: tree.advantages(grown.ids.shape[1])}, true, known_too & new, vectors, found)
-                tree_tokens.append(int(new.sum()))
+                grown = Batch.of(tree)
+                own = pad_sequence([torch.tensor(each) for each in own_tokens(tree, self.branches)], batch_first=True)
+                true, known_too = self.true_advantages(tree, grown)
+                self._compare(grown, {TREE: self.advantages(TREE, tree, grown)}, true, known_too & own, vectors, found)
+                tree_tokens.append(int(own.sum()))
             tokens.append(int(batch.sampled.sum()))
             shares.append(float(known.sum() / batch.sampled.sum()))
             tick()

@@ -82,8 +82,9 @@ By policy, the cosine of Dr. GRPO with {middle} groups, and what is surely above
 ## Tables
 
 Estimates with half of their 95 % intervals over batches. In the tables of bias and noise an empty cell is too noisy to
-measure. A rollout tree has four first replies and two replies after each (in Sokoban two at each turn). It takes part
-with as many groups but draws some 70 % of the tokens (in Sokoban half); Figure 1 compares by tokens.
+measure. The rollout tree is `training.groups_by=tree` with `training.algo=rloo`. It has four first replies and two
+replies after each (`training.branches=[4,2]`; in Sokoban two at each turn). It takes part with as many groups but
+draws some 70 % of the tokens (in Sokoban half); Figure 1 compares by tokens.
 
 **Policies.** *Left out* is the mean share of replies in a state that the exact solution does not follow; their return
 counts as the middle of its bounds.

@@ -13,6 +13,7 @@ arguments. Shapes that do not fit, unknown names and numbers out of range are a 
 | GRPO | ``normalised(..., "grpo")``, ``broadcast_to_tokens`` | ``policy_loss``; as published ``how="sequence_mean"`` |
 | GiGPO | ``normalised(...)`` + omega ``step_advantages``, ``turns_to_tokens`` | ``policy_loss`` |
 | HGPO | ``context_advantages(..., before=2)``, ``turns_to_tokens`` | ``policy_loss`` |
+| rollout tree | ``tree_advantages``, ``turns_to_tokens`` | ``policy_loss`` |
 | Dr. GRPO | ``normalised(..., "dr_grpo")`` | ``policy_loss(..., how="constant", length=...)`` |
 | RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)``, a mixture with ``games=`` | ``policy_loss`` |
 | REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
@@ -38,6 +39,7 @@ from ragen_agent.algo.advantages import (
     mean_std,
     normalised,
     step_advantages,
+    tree_advantages,
     turns_to_tokens,
     whiten,
 )
@@ -106,6 +108,7 @@ __all__ = [
     "shaped_rewards",
     "step_advantages",
     "token_terms",
+    "tree_advantages",
     "turn_end_mask",
     "turn_wise_gae",
     "turns_to_tokens",

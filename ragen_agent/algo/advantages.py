@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pkgutil import resolve_name
 
 import torch
@@ -180,6 +181,47 @@ def context_advantages(
         total += weight * step_advantages(keys, returns, compare)
         weights += weight
     return torch.where(weights > 0, total / weights.clamp(min=1e-9), 0.0)
+
+
+def tree_advantages(
+    returns: Sequence[Sequence[float]], branches: Sequence[int], compare: Comparison = leave_one_out
+) -> list[list[float]]:
+    """The advantage of each turn of a group of episodes that branch from each other, a full rollout tree.
+
+    The episodes are the leaves of the tree, in order: from each state of turn t ``branches[t]`` replies are drawn, and
+    an episode shares its first replies with its neighbours. With Q of a reply the mean, over the episodes that hold it,
+    of the return from its turn on,
+
+        A(reply) = Q(reply) compared with Q of its siblings.
+
+    With ``leave_one_out`` the baseline is independent of the reply, so A is unbiased. A reply without siblings has the
+    advantage of the reply before it.
+
+    Args:
+        returns: of each episode, its return from each of its turns on; empty for one that failed. An episode that ends
+            before it branches stands in each of its places.
+        branches: at least one number; their product is the number of episodes.
+        compare: see ``step_advantages``.
+
+    Returns:
+        A list like ``returns``.
+    """
+    sharing = len(returns)  # episodes with the same replies before this turn
+    if prod(branches) != sharing:
+        raise ValueError(f"branches are {list(branches)}, whose product is not {sharing}, the number of episodes")
+    found: list[list[float]] = [[] for _ in returns]
+    for turn in range(max(map(len, returns))):
+        branch = branches[turn] if turn < len(branches) else 1
+        shape = (-1, branch, sharing // branch)
+        counted = torch.tensor([turn < len(each) for each in returns]).view(shape)
+        earned = torch.tensor([each[turn] if turn < len(each) else 0.0 for each in returns]).view(shape)
+        values = earned.sum(2) / counted.sum(2).clamp(min=1)
+        advantages = group_normalised(values, compare, counted=counted.any(2))[:, :, None].expand_as(earned)
+        for each, own, advantage in zip(found, returns, advantages.flatten().tolist(), strict=True):
+            if turn < len(own):
+                each.append(advantage if branch > 1 else each[-1])
+        sharing //= branch
+    return found
 
 
 def turns_to_tokens(

@@ -90,6 +90,12 @@ class Grouping:
     #: most states before it that a turn's state is compared together with; above 0 the groups of turns replace the
     #: episode's own advantage
     before: int = 0
+    tree: bool = False  # whether the episodes branch from each other, and the branches of a turn are compared
+
+    @property
+    def turns(self) -> bool:
+        """True if each turn has an advantage of its own."""
+        return self.states or self.tree
 
 
 @dataclass(frozen=True)
@@ -295,6 +301,11 @@ GROUPINGS: dict[str, Grouping] = {
         "same, the more a comparison weighs (HGPO, arXiv 2602.22817, with K = 2 and alpha = 1)",
         states=True,
         before=2,
+    ),
+    "tree": Grouping(
+        "the turns of episodes that branch from each other: several replies from every state that a group reaches "
+        "(a full tree; Tree-GRPO, arXiv 2509.21240, expands random nodes); needs training.branches",
+        tree=True,
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config.algorithms import (
@@ -57,10 +58,20 @@ def _contradictions(config: Config) -> Iterator[tuple[object, str]]:
             "turns.observation=text and turns.history=-1.",
         )
         yield (
+            training.branches,
+            f"training.groups_by={training.groups_by} plays the turns of an episode again to branch from them, and a "
+            "program cannot be stood there; use training.groups_by=level with program.command.",
+        )
+        yield (
             rewarded,
             f"training.budget_reward is {rewarded!r}, which needs a budget in every reply, but a program plays replies "
             "as turns of the game by its own choice; leave it empty with program.command.",
         )
+    yield (
+        len(training.branches) > turns.max_turns,
+        f"training.branches is {training.branches}, for more turns than turns.max_turns, {turns.max_turns}: the last "
+        "ones would draw nothing. Give at most one number for each turn.",
+    )
     yield (
         turns.summary and turns.history,
         f"turns.summary is {turns.summary} and turns.history {turns.history}: prompts would show earlier turns twice. "
@@ -136,7 +147,7 @@ def _refusals(training: Training) -> Iterator[tuple[object, str]]:
         f"(got {training.aggregation}).",
     )
     for name, asked, plain in (
-        ("groups_by", GROUPINGS[training.groups_by].states, "level"),
+        ("groups_by", GROUPINGS[training.groups_by].turns, "level"),
         ("credit", CREDITS[training.credit].recursion != "tokens", "trajectory"),
     ):
         yield (
@@ -145,6 +156,14 @@ def _refusals(training: Training) -> Iterator[tuple[object, str]]:
             f"training.{name}={getattr(training, name)} would be lost; use training.policy_loss=ppo, or "
             f"training.{name}={plain}.",
         )
+    branches = training.branches
+    yield (
+        GROUPINGS[training.groups_by].tree
+        and (not branches or min(branches) < 1 or branches[0] < 2 or prod(branches) != size),
+        f"training.branches is {branches}; with training.groups_by={training.groups_by} give the replies drawn from "
+        f"each state of turn 1, 2, ..., at least 2 in the first turn, whose product is training.group_size, {size}: "
+        "such as [4, 2] for 8.",
+    )
     yield (
         len(bounds) != 2 or not 0 <= bounds[0] <= 1 <= bounds[1],
         f"training.correction_bounds is {bounds}; give a bound from 0 to 1 and one from 1 on, such as [0.5, 5.0]: 1 is "
@@ -220,6 +239,7 @@ def _check_unread(training: Training) -> None:
     """Raise a ValueError for a setting that differs from its default but is unused by the chosen options."""
     chosen = {
         "algo": training.algo,
+        "groups_by": training.groups_by,
         "credit": training.credit,
         "filter": training.filter_rule,
         "policy_loss": training.policy_loss,
@@ -244,8 +264,9 @@ def _readers(training: Training) -> Iterator[tuple[str, str, list[str]]]:
         yield name, "algo", critics
     yield "advantage_length_weight", "algo", [name for name in ADVANTAGE_RULES if name not in critics]
     yield "groups_by", "algo", [name for name, rule in ADVANTAGE_RULES.items() if rule.compares_groups]
+    yield "branches", "groups_by", [name for name, row in GROUPINGS.items() if row.tree]
     yield "gamma", "credit", [name for name, row in CREDITS.items() if row.recursion != "turns"]
-    if not GROUPINGS[training.groups_by].states:
+    if not GROUPINGS[training.groups_by].turns:
         yield "gamma_turn", "credit", [name for name, row in CREDITS.items() if row.recursion != "tokens"]
     yield "filter_statistic", "filter", [name for name, row in FILTER_RULES.items() if row.ranks_groups]
     yield "filter_loss_scaling", "filter", [name for name in FILTER_RULES if name != "none"]

@@ -45,6 +45,9 @@ class Training(Table):
         False, "episodes of a group share the transition noise, as in the paper's code, not only the level"
     )
     groups_by: str = setting("level", "unit of comparison within a group", choices=GROUPINGS)
+    branches: list[int] = setting(
+        [], "replies drawn from each state of turn 1, 2, ... of a tree, one after the last; their product is group_size"
+    )
     filter: str = setting("", "rule that selects the groups to train on", choices=FILTER_RULES, empty=PRESET)
     filter_statistic: str = setting(
         "std", "number of each group by which the filter chooses", choices=FILTER_STATISTICS

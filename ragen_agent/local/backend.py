@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds
 from ragen_agent.tokens.rollout import Instance, group
+from ragen_agent.tokens.rollout_tree import grow
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch, distinct_prefixes, rows_of
@@ -189,8 +191,8 @@ class RolloutWorker:
                 env = processes[0].env.unwrapped
                 assert isinstance(env, ReplyEnv)
                 families.update(env.level_families({instances[row].seed for row in rows}))
-                seed, own = derive_seed(self.config.seed, SeedStream.SAMPLING, *path), [instances[row] for row in rows]
-                episodes = self.policy.play(processes, own, settings.temperature, seed)
+                own = [instances[row] for row in rows]
+                episodes = grow(own, settings.branches or [settings.group_size], partial(self._play, processes, path))
                 played.update(zip(rows, episodes, strict=True))
         return Rollouts(
             [played[row] for row in range(len(instances))],
@@ -198,6 +200,14 @@ class RolloutWorker:
             [instance.noise_seed for instance in instances],
             families,
         )
+
+    def _play(
+        self, processes: list[TokenMDP], path: tuple[int, ...], instances: list[Instance], turn: int
+    ) -> list[Trajectory]:
+        """The episodes that branch at a turn; those of each turn have draws of their own."""
+        path = (*(*path, 0, 0)[:3], turn) if turn else path
+        seed = derive_seed(self.config.seed, SeedStream.SAMPLING, *path)
+        return self.policy.play(processes, instances, self.config.training.temperature, seed)
 
     def _processes_of(self, config: Config) -> list[TokenMDP]:
         """Token processes for a game, made when the game or a step of the curriculum first comes up."""

@@ -43,6 +43,11 @@ def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]
         "training.iterations is 0, which leaves the distributed trainer no prompts: use at least 1, or --backend "
         "local, whose warm start and evaluation need no reinforcement.",
     )
+    yield (
+        training.branches,
+        f"training.groups_by={training.groups_by} draws several replies from a state; here each episode is played on "
+        "its own: use training.groups_by=level, or --backend local.",
+    )
     several = max(map(rows_of_episode, all_settings(config))) > 1
     for name, asked, value in (
         ("policy_loss", POLICY_LOSSES[training.policy_loss].sequences, training.policy_loss),

@@ -90,9 +90,9 @@ def _check_text_task(config: Config) -> None:
             f"training.credit is {training.credit!r}, which needs the exact values of a game; {config.game} is a "
             "text task, so use another credit."
         )
-    if GROUPINGS[training.groups_by].states:
+    if GROUPINGS[training.groups_by].turns:
         raise ValueError(
-            f"training.groups_by is {training.groups_by!r}, which compares turns by the state of a game; "
+            f"training.groups_by is {training.groups_by!r}, which needs the states of a game; "
             f"{config.game} is a text task, so use training.groups_by=level."
         )
 

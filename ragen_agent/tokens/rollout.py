@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import NamedTuple
 
 from ragen_agent.inference import Engine, GenerationSession, Sampled
 from ragen_agent.tokens.token_mdp import TokenMDP
@@ -19,12 +20,34 @@ from ragen_agent.tokens.trajectory import Trajectory, failed
 from ragen_gym.core.failures import Failure
 
 
+class PastReply(NamedTuple):
+    """A reply that was sampled in another episode, and the noise seed of the turn that it was played in."""
+
+    ids: Sequence[int]
+    log_probs: Sequence[float]
+    noise_seed: int
+
+
 @dataclass(frozen=True)
 class Instance:
-    """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise."""
+    """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise.
+
+    The replies in ``past`` are played again before the policy goes on, each with its own noise.
+    """
 
     seed: int
     noise_seed: int
+    past: Sequence[PastReply] = ()
+
+    def begin(self, process: TokenMDP) -> None:
+        """Start the episode; raises as ``TokenMDP.begin`` and ``append_reply``."""
+        noise, *later = [*(reply.noise_seed for reply in self.past), self.noise_seed]
+        process.begin(seed=self.seed, options={"noise_seed": noise})
+        for reply, after in zip(self.past, later, strict=True):
+            process.append_reply(reply.ids, reply.log_probs)
+            if after != noise:  # else the stream goes on
+                process.env.get_wrapper_attr("reseed_noise")(after)
+            noise = after
 
 
 def group(seeds: Sequence[int], group_size: int) -> list[Instance]:
@@ -144,7 +167,7 @@ class _Rollout:
         for episode, process in new:
             instance = self.instances[episode]
             try:
-                process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+                instance.begin(process)
             except ValueError:  # from the settings, which are the same in every episode
                 raise
             except Exception as error:  # from the game

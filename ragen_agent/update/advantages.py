@@ -12,6 +12,10 @@ with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = 1, and both no
 HGPO (Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817), ``training.groups_by=history``, compares the turns
 alone, also by the states before them: see ``algo.context_advantages``.
 
+A rollout tree, ``training.groups_by=tree``, compares the turns of episodes that ``ragen_agent.tokens.rollout_tree``
+played, by their discounted returns too: see ``algo.tree_advantages``. A reply that several episodes share stands in
+each of them, so it weighs as much as they do.
+
 **State.** The paper compares the texts of observations. Here the state is exact: the level, the board and the integers
 of the game's state (``TurnEnv.state_id``). The remaining turns and moves are *not* part of it, although the optimum
 depends on them: no two turns of an episode would share a state. So, as in the paper, a turn that leads in a circle or
@@ -54,27 +58,47 @@ def with_turn_advantages(
         ValueError: an environment that does not report the state at the start of a turn.
     """
     grouping = GROUPINGS[settings.groups_by]
-    if not grouping.states:
+    if not grouping.turns:
         return list(trajectories)
     compare = resolve_name(ADVANTAGE_RULES[settings.algo].function)
     changed, size = list(trajectories), settings.group_size
     for first in range(0, len(changed), size):
-        group = [row for row in range(first, first + size) if changed[row].failure is None]
-        states = {row: _states(changed[row], settings) for row in group}
-        returns = {row: algo.discounted_returns(changed[row].turn_rewards, settings.gamma_turn) for row in group}
-        turns = [(row, turn) for row in group for turn in range(len(changed[row].turn_ends))]
-        earned = [returns[row][turn] for row, turn in turns]
-        if grouping.before:
-            histories = [states[row][: turn + 1] for row, turn in turns]
-            steps, wholes = algo.context_advantages(histories, earned, grouping.before, compare), [0.0] * size
+        group = changed[first : first + size]
+        returns = [
+            [] if t.failure is not None else algo.discounted_returns(t.turn_rewards, settings.gamma_turn) for t in group
+        ]
+        if grouping.tree:
+            found = algo.tree_advantages(returns, settings.branches, compare)
         else:
-            steps = algo.step_advantages([states[row][turn] for row, turn in turns], earned, compare)
-            wholes = advantages[first // size].tolist()
-        for step, (row, turn) in zip(steps.tolist(), turns, strict=True):
-            infos = list(changed[row].turn_infos)
-            infos[turn] = replace(infos[turn], advantage=wholes[row - first] + step)
-            changed[row] = replace(changed[row], turn_infos=tuple(infos))
+            found = _by_state(group, returns, advantages[first // size].tolist(), settings, compare)
+        for row, values in enumerate(found, first):
+            if values:
+                infos = zip(changed[row].turn_infos, values, strict=True)
+                own = tuple(replace(info, advantage=value) for info, value in infos)
+                changed[row] = replace(changed[row], turn_infos=own)
     return changed
+
+
+def _by_state(
+    group: Sequence[Trajectory],
+    returns: Sequence[Sequence[float]],
+    wholes: Sequence[float],
+    settings: Training,
+    compare: algo.Comparison,
+) -> list[list[float]]:
+    """The advantages of the turns of each episode; ``returns`` are empty for those that failed."""
+    before = GROUPINGS[settings.groups_by].before
+    states = [_states(t, settings) if t.failure is None else [] for t in group]
+    turns = [(row, turn) for row, each in enumerate(returns) for turn in range(len(each))]
+    earned = [returns[row][turn] for row, turn in turns]
+    if before:
+        steps = algo.context_advantages([states[row][: turn + 1] for row, turn in turns], earned, before, compare)
+    else:
+        steps = algo.step_advantages([states[row][turn] for row, turn in turns], earned, compare)
+    found: list[list[float]] = [[] for _ in group]
+    for step, (row, _) in zip(steps.tolist(), turns, strict=True):
+        found[row].append(step if before else wholes[row] + step)
+    return found
 
 
 def turn_advantages(trajectory: Trajectory) -> tuple[float, ...]:

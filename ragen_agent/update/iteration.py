@@ -19,6 +19,7 @@ from torch import Tensor
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FILTER_STATISTICS, GROUPINGS
+from ragen_agent.tokens.rollout_tree import own_tokens
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.advantages import task_scale, turn_advantages, weighted, with_turn_advantages
 from ragen_agent.update.metrics import reply_figures
@@ -85,7 +86,7 @@ def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[
     """
     if settings.critic:
         return not bool(groups.kept.any())
-    if GROUPINGS[settings.groups_by].states:
+    if GROUPINGS[settings.groups_by].turns:
         kept = groups.kept.flatten().tolist()
         return not any(any(turn_advantages(t)) for t, keep in zip(learned, kept, strict=True) if keep)
     if ADVANTAGE_RULES[settings.algo].compares_groups:
@@ -155,8 +156,8 @@ class Iteration:
 
     @property
     def sampled_tokens(self) -> int:
-        """Number of sampled tokens."""
-        return sum(int(t.sampled.sum()) for t in self.played)
+        """Number of sampled tokens; those that the branches of a tree share count once."""
+        return sum(int(each.sum()) for each in own_tokens(self.played, self.settings.branches))
 
     @property
     def entropy_sampled(self) -> float:

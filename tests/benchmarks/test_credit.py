@@ -13,7 +13,6 @@ from benchmarks.credit import MOMENTS, config_of, main
 from benchmarks.credit_bench import ESTIMATORS, ROWS, Bench
 from benchmarks.credit_page import TREE, TRUE, cosines, expected, paired
 from benchmarks.experiments.risk import bandit, drift
-from ragen_agent import algo
 from ragen_agent.exact.advantages import return_variance
 from ragen_agent.exact.level import ExactLevel
 from ragen_agent.inference.torch_engine import TorchEngine
@@ -119,42 +118,6 @@ def test_dividing_by_the_std_points_the_wrong_way_on_the_bandit(arms: Policy) ->
     found = measured(bench)
     assert np.mean(found["dr_grpo"]["along"]) > 0
     assert np.mean(cosines(found["grpo"])) < np.mean(cosines(found["dr_grpo"])) - 0.5
-
-
-def test_a_tree_of_one_turn_is_leave_one_out(arms: Policy) -> None:
-    tree = Bench(arms, range(4), 1e-4).grow(3, 5)
-    returns = torch.tensor([each.total_reward for each in tree.episodes.values()])
-    found, weights = tree.advantages(max(len(each.ids) for each in tree.episodes.values()))
-    right = algo.normalised(returns.view(3, 8), "rloo").flatten()
-    for row, episode in enumerate(tree.episodes.values()):
-        sampled = torch.as_tensor(episode.sampled)
-        assert found[row, : len(sampled)][sampled].tolist() == pytest.approx([float(right[row])] * int(sampled.sum()))
-    torch.testing.assert_close(weights, found / 24)
-    assert len(returns.unique()) > 1
-
-
-def test_branches_of_a_tree_share_the_past_and_not_the_future() -> None:
-    """On ice too: what is played again meets its own noise again, and what comes after meets other noise."""
-    policy = taught("slippery lake", "<answer>Right || Right</answer>", "<answer>Down</answer>")
-    tree, ends = Bench(policy, range(2), 1e-2).grow(12, 3), []
-    branches = {path: each for path, each in tree.episodes.items() if path[2]}
-    assert branches
-    for path, branch in branches.items():
-        parent = tree.episodes[(*path[:2], 0)]
-        second = parent.contexts[1]
-        assert branch.ids[:second].tolist() == parent.ids[:second].tolist(), "the first reply, and the board after it"
-        prompt = int(parent.sampled[second:].argmax())
-        assert branch.ids[second : second + prompt].tolist() == parent.ids[second : second + prompt].tolist()
-        assert branch.turn_rewards[0] == parent.turn_rewards[0]
-        ends.append(branch.ids[second:].tolist() == parent.ids[second:].tolist())
-    assert not all(ends)
-    same = [e for path, b in branches.items() if (e := tree.episodes[(*path[:2], 0)]).ids.tolist() == b.ids.tolist()]
-    rewards = [(tree.episodes[(*p[:2], 0)].turn_rewards[1], b.turn_rewards[1]) for p, b in branches.items()]
-    assert len(same) < len(rewards)
-    owned = tree.owned(max(len(each.ids) for each in tree.episodes.values()))
-    turns = sum(len(each.turn_ends) for each in tree.episodes.values()) - len(branches)
-    assert int(owned.sum()) < sum(int(each.sampled.sum()) for each in tree.episodes.values())
-    assert turns == 12 * 4 + 2 * len(branches)
 
 
 def test_the_variance_of_the_arms_is_known(arms: Policy) -> None:

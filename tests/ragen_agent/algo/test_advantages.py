@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -218,3 +220,43 @@ def test_length_penalty_by_hand() -> None:
     for buffer in (0, 21):
         with pytest.raises(ValueError, match=f"buffer is {buffer}; it must be from 1 to limit, 20"):
             algo.length_penalty(lengths, 20, buffer)
+
+
+@pytest.mark.parametrize("branches", [(2, 2), (3, 1), (2, 1)])
+def test_advantages_of_a_tree_are_true_in_the_mean(branches: tuple[int, int]) -> None:
+    """Two turns, each good or bad; the second pays 3, 1, 0 or 2 by both replies, the first 1 if good.
+
+    The mean over every tree with its chance, of trees whose first episode has these replies, is Q - V by definition.
+    """
+    chance, pays = {True: 0.7, False: 0.3}, {(1, 1): 3.0, (1, 0): 1.0, (0, 1): 0.0, (0, 0): 2.0}
+    value = {a: sum(chance[b] * pays[a, b] for b in chance) for a in chance}  # of the second turn, after reply a
+    q = {a: a + value[a] for a in chance}
+    firsts, size = branches[0], branches[0] * branches[1]
+    total, weights = dict[Any, list[float]](), dict[Any, float]()
+    for drawn in product((True, False), repeat=firsts + size):
+        weight = math.prod(chance[reply] for reply in drawn)
+        replies = [(drawn[row // branches[1]], drawn[firsts + row]) for row in range(size)]
+        returns = [(a + pays[a, b], pays[a, b]) for a, b in replies]
+        one, two = algo.tree_advantages(returns, branches)[0]
+        for key, advantage in ((replies[0][:1], one), (replies[0], two)):
+            total.setdefault(key, []).append(weight * advantage)
+            weights[key] = weights.get(key, 0.0) + weight
+    mean = {key: sum(values) / weights[key] for key, values in total.items()}
+    start = sum(chance[a] * q[a] for a in chance)
+    for a in chance:
+        assert mean[a,] == pytest.approx(q[a] - start, abs=1e-5)
+        for b in chance:
+            # A second reply without siblings counts from the first on.
+            right = pays[a, b] - value[a] if branches[1] > 1 else a + pays[a, b] - start
+            assert mean[a, b] == pytest.approx(right, abs=1e-5)
+
+
+def test_a_tree_without_branches_is_a_group() -> None:
+    returns = [[1.0], [], [0.25, 0.25], [0.0, 0.0, 0.0]]  # one failed
+    right = algo.normalised(
+        torch.tensor([[1.0, 9.0, 0.25, 0.0]]), "rloo", counted=torch.tensor([[True, False, True, True]])
+    )
+    found = algo.tree_advantages(returns, [4])
+    assert found == [pytest.approx([a] * len(own)) for a, own in zip(right[0].tolist(), returns, strict=True)]
+    with pytest.raises(ValueError, match=r"branches are \[2\], whose product is not 4, the number of episodes"):
+        algo.tree_advantages(returns, [2])

@@ -82,6 +82,23 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
             r"training\.groups_by=state would be lost; use .* training\.groups_by=level",
         ),
         (
+            {"training": {"groups_by": "tree"}},
+            r"branches is \[\]; .* product is training.group_size, 8: such as \[4, 2\]",
+        ),
+        (
+            {"training": {"groups_by": "tree", "branches": [1, 8]}},
+            r"branches is \[1, 8\]; .* at least 2 in the first turn",
+        ),
+        ({"training": {"groups_by": "tree", "branches": [4]}}, r"branches is \[4\]; .* training.group_size, 8"),
+        (
+            {"training": {"groups_by": "tree", "branches": [2, 2, 2]}, "turns": {"max_turns": 2}},
+            r"branches is \[2, 2, 2\], for more turns than turns\.max_turns, 2",
+        ),
+        (
+            {"training": {"groups_by": "tree", "branches": [4, 2]}, "program": {"command": "agent"}},
+            r"groups_by=tree plays the turns of an episode again .* use training\.groups_by=level",
+        ),
+        (
             {"training": {"policy_loss": "gspo", "aggregation": "sequence_mean", "algo": "ppo", "credit": "turn"}},
             r"training\.credit=turn would be lost; use .* training\.credit=trajectory",
         ),
@@ -147,6 +164,7 @@ def test_what_settings_need_of_each_other_is_said(settings: dict[str, object], m
         ({"advantage_tokens": "answer"}, "algo=grpo", {"algo": "ppo"}),
         ({"algo": "ppo", "advantage_length_weight": True}, "algo=ppo", {"algo": "grpo"}),
         ({"algo": "arpo", "groups_by": "state"}, "algo=arpo", {"algo": "rloo"}),
+        ({"branches": [4, 2]}, "groups_by=level", {"groups_by": "tree"}),
         ({"algo": "ppo", "credit": "turn", "gamma": 0.9}, "credit=turn", {"credit": "bi_level"}),
         ({"algo": "ppo", "gamma_turn": 0.9}, "credit=trajectory", {"credit": "turn"}),
         ({"gamma_turn": 0.9}, "credit=trajectory", {"groups_by": "state"}),

@@ -13,6 +13,7 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.exact import results
 from ragen_agent.exact.level import ExactLevel, check_exact
+from ragen_agent.exact.policy_value import solve
 from ragen_agent.exact.results import SAMPLES, pass_at_k, references
 from ragen_agent.exact.tree_reader import TreeReader
 from ragen_agent.models.checkpoint import save_checkpoint
@@ -23,6 +24,7 @@ from ragen_agent.tasks.tasks import make_env
 from ragen_agent.tokens.rollout import Instance
 from ragen_gym.envs.policies import random_reply, random_value
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.frozen_lake import FrozenLake
 
 EXACT: dict[str, Any] = {"turns": {"think": False, "history": 0, "max_tokens_per_turn": 6}}
 FLAGS = [flag for name, value in EXACT["turns"].items() for flag in ("--set", f"turns.{name}={json.dumps(value)}")]
@@ -53,6 +55,39 @@ def test_refusals_name_the_reason_and_another_way(settings: dict[str, Any], reas
     config = with_settings(Config(), settings)
     with pytest.raises(ValueError, match=rf"{reason}(.|\n)*ragen-agent eval"):
         check_exact(make_env(config, "train"), config.turns)
+
+
+@pytest.mark.parametrize(("success_rate", "refused"), [(0.8, True), (1.0, False)])
+def test_noise_with_unknown_chances_is_refused(
+    success_rate: float, refused: bool, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A game that keeps the thresholds of its slips to itself; without slip it is solved."""
+    monkeypatch.setattr(FrozenLake, "noise_in_params", False)
+    game = ["--set", f"env_options.success_rate={success_rate}", "--levels", "1", "--mass", "0.1"]
+    code = main(["exact", str(checkpoint), *game, *FLAGS, "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert code == (2 if refused else 0)
+    assert ("so the chances of a move are unknown (Game.noise_in_params)" in said) == refused
+    assert ("Estimate the score from episodes instead: ragen-agent eval" in said) == refused
+
+
+def test_a_filter_of_the_model_neither_samples_nor_counts() -> None:
+    """The engine samples at a temperature alone, whatever a checkpoint recommends, and so does the sum over replies."""
+    config = with_settings(Config(), {**EXACT, "evaluation": {"levels": 2}})
+    policy = Policy.build(with_settings(config, {"small_model": {"hidden": 32, "layers": 1}}))
+    env, instances = evaluated_levels(config)
+    assert isinstance(env, TurnEnv)
+
+    def found() -> tuple[Any, ...]:
+        reader = TreeReader(policy.model, len(policy.tokenizer), 1.0)
+        value = solve(reader, [ExactLevel(env, policy.chat, config.turns, instances[0])], mass=0.5)[0].of("moves")
+        return value, [t.ids.tolist() for t in policy.play(policy.processes("test", 2), instances, 1.0, 0)]
+
+    before = found()
+    generation = policy.model.generation_config
+    assert generation is not None
+    generation.do_sample, generation.top_p, generation.top_k, generation.temperature = True, 0.1, 1, 0.2
+    assert found() == before
 
 
 def test_references_are_the_evaluators_own() -> None:

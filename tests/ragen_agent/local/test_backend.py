@@ -249,6 +249,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"training": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer"}},
     {"training": {"algo": "ppo", "credit": "regret", "gae_lambda": 0.0}},
     {"training": {"groups_by": "state"}, "stops": {"sampled_tokens": 10**6}},
+    {"training": {"algo": "rloo", "groups_by": "tree", "branches": [2, 2]}, "turns": {"max_turns": 3}},
 ]
 
 

@@ -50,6 +50,7 @@ def test_what_is_taken(config: Tables, settings: Tables) -> None:
     [
         ({"lora": LORA}, {"zero_stage": 3}, r"lora.rank needs openrlhf.zero_stage 2"),
         ({"lora": {**LORA, "alpha": 8.5}}, {}, r"lora.alpha is 8.5"),
+        ({"training": {"groups_by": "tree", "branches": [4, 2]}}, {}, r"groups_by=tree draws .* or --backend local"),
         ({"training": {"iterations": 0}}, {}, r"training\.iterations is 0, .* use at least 1, or --backend local"),
         (
             {"training": {"correction": "none"}},
