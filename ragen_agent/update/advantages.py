@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent import algo
+from ragen_agent.algo.advantages import Comparison
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
 from ragen_agent.tokens.trajectory import Trajectory
@@ -84,7 +85,7 @@ def _by_state(
     returns: Sequence[Sequence[float]],
     wholes: Sequence[float],
     settings: Training,
-    compare: algo.Comparison,
+    compare: Comparison,
 ) -> list[list[float]]:
     """The advantages of the turns of each episode; ``returns`` are empty for those that failed."""
     before = GROUPINGS[settings.groups_by].before

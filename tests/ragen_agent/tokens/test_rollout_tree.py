@@ -58,9 +58,9 @@ def test_branches_share_the_past_and_not_the_future(policy: Policy) -> None:
     played: list[list[Instance]] = []
     found = grown(policy, played)
     assert len(found) == GROUPS * SIZE
-    first, third = played  # nothing branches at the second turn
-    assert len(first) == GROUPS * 3
-    assert len(third) <= GROUPS * 3
+    at_first, at_third = played  # nothing branches at the second turn
+    assert len(at_first) == GROUPS * 3
+    assert len(at_third) <= GROUPS * 3
     ends = []
     for first in range(0, len(found), 2):
         one, other = found[first : first + 2]
