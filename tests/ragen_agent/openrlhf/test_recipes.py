@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-import runpy
 import shlex
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, presets, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.launch import planned_command, starting_model
 from ragen_agent.openrlhf.supported import check_supported
 from ragen_agent.preflight.estimates import FAST, SLOW, estimate, estimate_hours
 from ragen_agent.preflight.plan import BatchPlan, devices_needed, most_pictures, rows_of_episode, rows_of_step
 from ragen_agent.run.run_folder import RunFolder
+from tests.ragen_agent.openrlhf.parsing import parsed_by_openrlhf
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "from_laptop_to_cluster.md"
 
@@ -179,35 +175,13 @@ def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(
     assert "[picture of 112x112 pixels: 16 times <|image_pad|>]" in said
 
 
-class Parsed(Exception):
-    """Raised where OpenRLHF would begin to train."""
-
-
 @pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", [*ON_GPUS, *ON_CPUS])
 def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its own parser and its own checks, up to the place where it asks Ray for a cluster."""
-    import ray
-
-    def begin(*args: Any, **kwargs: Any) -> None:
-        raise Parsed
-
     _, config, settings = resolve(name)
     settings = replace(settings, flags="--ds.overlap_comm")
-    seen: list[argparse.Namespace] = []
-    parse = argparse.ArgumentParser.parse_args
-
-    def note(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> argparse.Namespace:
-        seen.append(parse(self, *args, **kwargs))
-        return seen[-1]
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", note)
-    monkeypatch.setattr(ray, "is_initialized", begin)
-    monkeypatch.setattr(sys, "argv", planned_command(config, settings, tmp_path / "run")[0][3:])
-    with pytest.raises(Parsed):
-        runpy.run_module(MODULE, run_name="__main__")
-    parsed = vars(seen[-1])
+    parsed = parsed_by_openrlhf(planned_command(config, settings, tmp_path / "run")[0], monkeypatch)
     training = config.training
     assert parsed["rollout.batch_size"] == training.groups
     assert parsed["rollout.n_samples_per_prompt"] == training.group_size
