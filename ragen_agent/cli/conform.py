@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ragen_gym.core.command_line import add_command, print_json
+
 ABOUT = """\
 Calls the functions of a trainer's advantages and losses on small batches made to tell variants apart, and names the
 formula that each computes: the published one, or a known variant of it. Looks at the libraries that are installed in
@@ -18,8 +20,8 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("conform", help="what a trainer computes, beside the formulas", description=ABOUT)
-    parser.set_defaults(run=_run)
+    what = "what a trainer computes, beside the formulas"
+    parser = add_command(commands, "conform", what, _run, description=ABOUT)
     parser.add_argument(
         "libraries",
         nargs="*",
@@ -30,7 +32,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import json
     import sys
     from contextlib import redirect_stdout
 
@@ -55,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
                 if options.libraries:
                     raise ValueError(f"{name} cannot be looked at here: {missing[name]}") from error
     if options.json:
-        print(json.dumps([each.as_dict() for each in found], indent=2))
+        print_json([each.as_dict() for each in found])
         return 0
     console = rich_console(soft_wrap=True)
     for library in dict.fromkeys((each.library, each.version) for each in found):

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ragen_gym.core.command_line import add_command, terminal_width
+
 ABOUT = """\
 Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, vLLM, shared memory, locks
 of killed workers, disk, whether the tokenizer gives texts back as they were, and whether the chat template keeps the
@@ -22,8 +24,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("doctor", help="check this machine and say what to do", description=ABOUT)
-    parser.set_defaults(run=_run)
+    parser = add_command(commands, "doctor", "check this machine and say what to do", _run, description=ABOUT)
     parser.add_argument(
         "--backend",
         choices=("local", "openrlhf"),
@@ -38,7 +39,6 @@ def _run(options: argparse.Namespace) -> int:
     from rich.text import Text
 
     from ragen_agent.preflight.doctor import Look, examine
-    from ragen_gym.core.command_line import terminal_width
     from ragen_gym.core.console import rich_console
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")

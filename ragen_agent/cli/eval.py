@@ -20,7 +20,7 @@ from ragen_agent.cli.settings import (
     settings_of,
 )
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_gym.core.command_line import shell_word, stops_at_sigterm
+from ragen_gym.core.command_line import add_command, shell_word, stops_at_sigterm
 from ragen_gym.core.failures import memory_was_full
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.settings import OPENS
@@ -46,8 +46,7 @@ code is 1 if episodes failed for reasons of infrastructure."""
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    evaluate = commands.add_parser("eval", help="measure a run or a model", description=EVAL)
-    evaluate.set_defaults(run=_evaluate)
+    evaluate = add_command(commands, "eval", "measure a run or a model", _evaluate, description=EVAL)
     add_measured(evaluate)
     evaluate.add_argument(
         "--out",
@@ -55,7 +54,8 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="the folder of the results, new or to resume (default: a new runs/eval-NAME-GAME-SPLIT)",
     )
-    evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the scores here, as bench score --json does")
+    scores = "write the scores here, as bench score --json does"
+    evaluate.add_argument("--json", dest="scores", type=Path, metavar="FILE", help=scores)
 
 
 def add_measured(parser: argparse.ArgumentParser) -> None:
@@ -76,9 +76,8 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
 
-    check_not_distributed(options)
-    if options.json is not None:
-        check_parent(options.json)
+    if options.scores is not None:
+        check_parent(options.scores)
     display = Display()
     display.say(f"measuring {options.model}")
     return _play(options, *measured_policy(options, display), display)
@@ -93,6 +92,7 @@ def measured_policy(options: argparse.Namespace, display: Display) -> tuple[Poli
     """
     from ragen_agent.run.run_folder import RunFolder
 
+    check_not_distributed(options)
     flags = {**given(options, "device"), "evaluation": given(options, "split", "levels")}
     folder, state, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
@@ -167,8 +167,8 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
         )
     summary = score_results(load_results(folder.path, folder.suite))
     folder.write_summary(summary)
-    if options.json is not None:
-        write_atomic(options.json, json.dumps(summary, indent=2) + "\n")
+    if options.scores is not None:
+        write_atomic(options.scores, json.dumps(summary, indent=2) + "\n")
     _print(games, summary, folder.path, display)
     return 1 if outcome.infrastructure else 0
 

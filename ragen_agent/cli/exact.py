@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.eval import add_measured, measured_policy, results_name
-from ragen_agent.cli.settings import check_not_distributed
+from ragen_gym.core.command_line import add_command, print_json
 
 if TYPE_CHECKING:
     from ragen_agent.exact.level import ExactLevel
@@ -37,8 +37,7 @@ _TRIED, _TOGETHER = 2, 16
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("exact", help="compute a policy's success without sampling", description=ABOUT)
-    parser.set_defaults(run=_run)
+    parser = add_command(commands, "exact", "compute a policy's success without sampling", _run, description=ABOUT)
     add_measured(parser)
     parser.add_argument(
         "--mass",
@@ -62,16 +61,14 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
-    from ragen_gym.core.console import json_text, rich_console
     from ragen_gym.core.failures import memory_was_full
     from ragen_gym.core.storage import locked_folder, write_atomic
 
-    check_not_distributed(options)
     if not 0 < options.mass < 1:
         raise ValueError(f"--mass is {options.mass:g}; it must be above 0 and below 1, such as 1e-3.")
     if options.nodes < 1:
         raise ValueError(f"--nodes is {options.nodes}; it must be 1 or more.")
-    display = Display(rich_console(stderr=True) if options.json else None)
+    display = Display()
     policy, asked, out = lone_policy("exact", options, display)
 
     from ragen_agent.exact.level import ExactLevel, check_exact
@@ -104,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
         folder.finish(found)
         write_atomic(out / "page.html", page(about, found, records))
     if options.json:
-        print(json_text(found))
+        print_json(found)
     else:
         _print(config.game, about, found, display, out)
     return 0

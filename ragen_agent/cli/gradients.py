@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.cli.eval import measured_policy
-from ragen_agent.cli.settings import add_settings, check_not_distributed
+from ragen_agent.cli.settings import add_settings
+from ragen_gym.core.command_line import add_command
 from ragen_gym.core.storage import check_parent
 
 ABOUT = """\
@@ -23,8 +24,8 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("gradients", help="measure gradient norms by return std", description=ABOUT)
-    parser.set_defaults(run=_run, split=None, levels=None)
+    parser = add_command(commands, "gradients", "measure gradient norms by return std", _run, description=ABOUT)
+    parser.set_defaults(split=None, levels=None)
     parser.add_argument(
         "model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a model as train --model takes it"
     )
@@ -40,7 +41,6 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_gym.core.console import json_text
     from ragen_gym.core.storage import write_atomic
 
-    check_not_distributed(options)
     if options.out is None and not (options.model / "config.toml").is_file():
         raise ValueError(f"{options.model} is not a run's folder; give --out FILE for the results.")
     out = options.out or options.model / "gradients.json"

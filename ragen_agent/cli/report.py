@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.settings import add_run_code, check_consent
-from ragen_gym.core.console import json_text
+from ragen_gym.core.command_line import add_command, print_json
 
 if TYPE_CHECKING:
     from ragen_agent.config import Config
@@ -45,8 +44,7 @@ SECONDS = 1.0  # between two updates
 
 def add(commands: Any) -> None:
     """Adds the commands to the parser."""
-    report = commands.add_parser("report", help="write a page of one or more runs", description=REPORT)
-    report.set_defaults(run=_report)
+    report = add_command(commands, "report", "write a page of one or more runs", _report, description=REPORT)
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
     report.add_argument(
         "--out",
@@ -56,8 +54,7 @@ def add(commands: Any) -> None:
     )
     report.add_argument("--force", action="store_true", help="replace the file if there is one")
     add_run_code(report)
-    watch = commands.add_parser("watch", help="show a run while it goes on", description=WATCH)
-    watch.set_defaults(run=_watch)
+    watch = add_command(commands, "watch", "show a run while it goes on", _watch, description=WATCH)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
     instead = watch.add_mutually_exclusive_group()
     instead.add_argument("--once", action="store_true", help="print one update and exit")
@@ -103,7 +100,7 @@ def _watch(options: argparse.Namespace) -> int:
         raise ValueError(f"there is no folder {options.run_folder}.")
     status = read_status(options.run_folder)
     if options.json:
-        print(json_text(_finite(_figures(status))))
+        print_json(_figures(status))
         return 0
     if not options.once and console.is_terminal and status.phase != FINISHED:
         try:
@@ -145,12 +142,3 @@ def _figures(status: RunStatus) -> dict[str, Any]:
         "last": status.metrics[-1] if status.metrics else None,
         "alarms": [vars(sign) for sign in status.signs],
     }
-
-
-def _finite(value: Any) -> Any:
-    """The value with None in place of not-a-number and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value

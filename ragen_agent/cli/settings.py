@@ -10,18 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import accumulate, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.consent import effects
 from ragen_agent.config.table import parts
 from ragen_agent.config.trainers import OPENRLHF, OpenRLHF
-from ragen_gym.core.command_line import terminal_width, wrap
+from ragen_gym.core.command_line import add_command, named_values, terminal_width, wrap
 from ragen_gym.core.settings import OPENS, Setting, declared
 from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
@@ -36,8 +36,7 @@ examples:
   ragen-agent train --set training.groups=16 --set training.filter=top_p --set training.keep=0.9"""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The settings of one table; top-level settings have the empty name."""
 
     name: str
@@ -72,10 +71,8 @@ def check_name(name: str) -> None:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "settings", help="list every setting with its default, range and meaning", description=ABOUT
-    )
-    parser.set_defaults(run=_run)
+    what = "list every setting with its default, range and meaning"
+    parser = add_command(commands, "settings", what, _run, description=ABOUT)
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only the settings that begin so")
 
 
@@ -93,10 +90,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _lines(name: str, each: Setting, width: int) -> list[str]:
+    from ragen_agent.config.presets import other_defaults
+
     kind = "text" if each.type is str else getattr(each.type, "__name__", str(each.type))
     about = f"{kind}, default {json.dumps(each.default)}" + f" {each.unit}" * bool(each.unit)
-    if elsewhere := _other_defaults(name):
-        about += f" ({elsewhere})"
+    if elsewhere := [f"{who}: {json.dumps(value)}" for who, value in other_defaults(name)]:
+        about += f" ({'; '.join(elsewhere)})"
     if each.range and not each.meanings:
         about += f"; {each.range}"
     lines = wrap(about, width, f"{name}  ", " " * 8)
@@ -108,18 +107,6 @@ def _lines(name: str, each: Setting, width: int) -> list[str]:
     return [*lines, ""]
 
 
-def _other_defaults(name: str) -> str:
-    from ragen_agent.config.presets import other_defaults
-
-    return "; ".join(f"{who}: {json.dumps(value)}" for who, value in other_defaults(name))
-
-
-def add_set(parser: argparse.ArgumentParser, about: str) -> None:
-    """Adds ``--set``; ``about`` says which settings."""
-    text = f"{about}, such as training.learning_rate=5e-4; repeatable, each once; ragen-agent settings lists all"
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
-
-
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that choose a game and change settings."""
     parser.add_argument(
@@ -127,7 +114,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as a run's config.toml")
     add_run_code(parser)
-    add_set(parser, "any setting, and any option of the game as env_options.NAME")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any setting, and any option of the game as env_options.NAME, such as training.learning_rate=5e-4; "
+        "repeatable, each once; ragen-agent settings lists all",
+    )
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -241,20 +235,20 @@ def settings_of_pairs(pairs: Sequence[str]) -> Settings:
             values of one setting.
     """
     settings: Settings = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--set {pair} needs a value: NAME=VALUE.")
-        places = [*accumulate(name.split("."), lambda table, key: f"{table}.{key}")]
-        if not {*places} & {*catalog()} and name not in {group.name for group in groups()}:
-            check_name(name)
-        value: Any = json_or_text(text)
-        if name in catalog() and catalog()[name].type is str and not isinstance(value, str):
-            value = text
+    for name, value in named_values("--set", pairs, _read).items():
         for part in reversed(name.split(".")):
             value = {part: value}
         settings = joined(settings, value)
     return settings
+
+
+def _read(name: str, text: str) -> Any:
+    places = accumulate(name.split("."), lambda table, key: f"{table}.{key}")
+    if not {*places} & {*catalog()} and name not in {group.name for group in groups()}:
+        check_name(name)
+    value = json_or_text(text)
+    is_text = name in catalog() and catalog()[name].type is str
+    return text if is_text and not isinstance(value, str) else value
 
 
 def _files(options: argparse.Namespace) -> Settings:

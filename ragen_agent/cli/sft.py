@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.core.command_line import shell_word, stops_at_sigterm
+from ragen_gym.core.command_line import add_command, print_json, shell_word, stops_at_sigterm
 
 if TYPE_CHECKING:
     from ragen_agent.config import Config
@@ -68,10 +67,9 @@ def add(commands: Any) -> None:
     """Adds the commands to the parser."""
     parser = commands.add_parser("sft", help="demonstrations, and fine-tuning on them", description=ABOUT)
     kinds = parser.add_subparsers(metavar="COMMAND")
-    _add_data(kinds.add_parser("data", help="write demonstrations", description=DATA))
-    _add_train(kinds.add_parser("train", help="fine-tune on them", description=TRAIN))
-    merge = kinds.add_parser("merge", help="merge an adapter", description=MERGE)
-    merge.set_defaults(run=_merge)
+    _add_data(add_command(kinds, "data", "write demonstrations", _data, description=DATA))
+    _add_train(add_command(kinds, "train", "fine-tune on them", _train, description=TRAIN))
+    merge = add_command(kinds, "merge", "merge an adapter", _merge, description=MERGE)
     merge.add_argument("adapter", type=Path, metavar="ADAPTER", help="its folder, or one that holds an adapter/")
     merge.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the model")
     merge.add_argument("--base", type=Path, metavar="DIR", help="the model (default: the one that the adapter names)")
@@ -82,7 +80,6 @@ def add(commands: Any) -> None:
 def _add_data(parser: argparse.ArgumentParser) -> None:
     from ragen_agent.cli.settings import add_settings
 
-    parser.set_defaults(run=_data)
     parser.add_argument("--model", metavar="DIR", help="the model to be trained on them (default: the small model)")
     parser.add_argument("--episodes", type=int, metavar="N", help="how many (default: the game's settings)")
     parser.add_argument("--seed", type=int, metavar="N", help="of levels and random moves (default 0)")
@@ -96,7 +93,6 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     from ragen_agent.config.trainers import FineTuning
     from ragen_gym.core.settings import declared
 
-    parser.set_defaults(run=_train)
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on in this folder; takes no other setting")
     for name, each in declared(FineTuning).items():
@@ -223,4 +219,4 @@ def _display() -> Any:
 
 
 def _print(options: argparse.Namespace, record: Mapping[str, Any], text: str) -> None:
-    print(json.dumps(dict(record)) if options.json else text)
+    print_json(record) if options.json else print(text)

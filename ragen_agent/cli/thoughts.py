@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.eval import add_measured
 from ragen_agent.cli.exact import lone_policy
-from ragen_agent.cli.settings import check_not_distributed
+from ragen_gym.core.command_line import add_command, print_json
 
 if TYPE_CHECKING:
     from ragen_agent.run.console import Display
@@ -30,8 +30,8 @@ examples:
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("thoughts", help="replace a model's thoughts and see its answers", description=ABOUT)
-    parser.set_defaults(run=_run)
+    what = "replace a model's thoughts and see its answers"
+    parser = add_command(commands, "thoughts", what, _run, description=ABOUT)
     add_measured(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled thoughts (default 0)")
     parser.add_argument(
@@ -42,13 +42,12 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
-    from ragen_gym.core.console import ProgressBar, json_text, rich_console
+    from ragen_gym.core.console import ProgressBar
     from ragen_gym.core.storage import locked_folder
 
-    check_not_distributed(options)
     if options.seed < 0:
         raise ValueError(f"--seed is {options.seed}; it must be 0 or more.")
-    display = Display(rich_console(stderr=True) if options.json else None)
+    display = Display()
     policy, asked, out = lone_policy("thoughts", options, display)
 
     from ragen_agent.exact.results import RecordFolder
@@ -79,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         result = about | {"turns_without_thought": without, **summary(records)}
         folder.finish(result)
     if options.json:
-        print(json_text(result))
+        print_json(result)
     else:
         _print(result, display, out)
     return 0

@@ -6,6 +6,8 @@ import argparse
 from dataclasses import asdict, replace
 from typing import Any
 
+from ragen_gym.core.command_line import add_command, print_json
+
 ABOUT = """\
 Shows the first board of a game cut into the tokens of a model, in each text format, and measures over
 many levels how many cells a token holds, and in how many ways a cell is spelled. A model reads a board
@@ -21,8 +23,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser."""
     from ragen_agent.cli.settings import add_settings
 
-    parser = commands.add_parser("tokens", help="how a tokenizer cuts a game's boards", description=ABOUT)
-    parser.set_defaults(run=_run)
+    parser = add_command(commands, "tokens", "how a tokenizer cuts a game's boards", _run, description=ABOUT)
     parser.add_argument(
         "--model", metavar="MODEL", help="whose tokenizer (default: the small model's); see train --help"
     )
@@ -32,8 +33,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import json
-
     from rich.table import Table
 
     from ragen_agent.cli.settings import check_not_distributed, configure, given
@@ -54,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
         env = make_game_env(replace(config, env_options={**config.env_options, "text_format": text_format}), None)
         found.append(board_tokens(tokenizer, env, range(options.levels)))
     if options.json:
-        print(json.dumps([{**asdict(each), "verdict": each.verdict} for each in found], indent=2))
+        print_json([{**asdict(each), "verdict": each.verdict} for each in found])
         return 0
     console = rich_console(soft_wrap=True)
     table = Table("format", "tokens a board", "cells a token", "spellings", "", show_edge=False)

@@ -19,7 +19,7 @@ from ragen_agent.cli.settings import (
     settings_of,
 )
 from ragen_agent.config import Config, Settings, to_toml, with_settings
-from ragen_gym.core.command_line import shell_word, stops_at_sigterm
+from ragen_gym.core.command_line import add_command, shell_word, stops_at_sigterm
 from ragen_gym.core.storage import write_atomic
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ it always does with --backend openrlhf, where --resume goes on from the last ite
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
-    train = commands.add_parser("train", help="train an agent and show what it gained", description=TRAIN)
-    train.set_defaults(run=_train)
+    train = add_command(commands, "train", "train an agent and show what it gained", _train, description=TRAIN)
     train.add_argument(
         "--model",
         metavar="MODEL",

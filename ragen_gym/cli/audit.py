@@ -8,7 +8,8 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli.command import add_command, named_values, print_json, progress_bar, table_lines, wrapped
+from ragen_gym.cli.command import progress_bar, table_lines, wrapped
+from ragen_gym.core.command_line import add_command, named_values, print_json
 from ragen_gym.core.validation import json_or_text
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.cli.command import add_command, first_lines, print_json, progress_bar, table_lines, wrapped
+from ragen_gym.cli.command import first_lines, progress_bar, table_lines, wrapped
+from ragen_gym.core.command_line import add_command, print_json
 from ragen_gym.core.storage import atomic_folder, check_absent, check_free, json_line, locked_folder, write_atomic
 
 _SCORE_EXAMPLES = """\

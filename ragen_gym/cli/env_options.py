@@ -11,7 +11,7 @@ from fractions import Fraction
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
-from ragen_gym.cli.command import named_values
+from ragen_gym.core.command_line import named_values
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.core.validation import json_or_text

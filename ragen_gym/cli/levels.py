@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar, wrapped
+from ragen_gym.cli.command import add_seed, progress_bar, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
+from ragen_gym.core.command_line import add_command, named_values, print_json
 from ragen_gym.core.console import track
 from ragen_gym.core.levels import Level, text_of_levels
 from ragen_gym.core.storage import check_free, write_atomic

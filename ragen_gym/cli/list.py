@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ragen_gym.cli.command import add_command, add_seed, print_json, wrapped
+from ragen_gym.cli.command import add_seed, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, describe, options_of, sections
 from ragen_gym.cli.episodes import success_rates
+from ragen_gym.core.command_line import add_command, print_json
 from ragen_gym.envs.policies import action_budget
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, load_task

@@ -9,7 +9,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from ragen_gym.cli.command import add_command
+from ragen_gym.core.command_line import add_command
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.games.registry import TABLE
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from ragen_gym.cli.command import add_command, add_seed, wrapped
+from ragen_gym.cli.command import add_seed, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
+from ragen_gym.core.command_line import add_command
 from ragen_gym.core.console import raw_stdout
 from ragen_gym.core.text import EDGE, Vocabulary
 from ragen_gym.envs.policies import action_budget, reply_for

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_gym.cli.command import add_command, add_seed
+from ragen_gym.cli.command import add_seed
 from ragen_gym.cli.env_options import (
     add_environment_options,
     chosen_environment,
@@ -30,6 +30,7 @@ from ragen_gym.cli.episodes import (
     success_rates,
     turn_options,
 )
+from ragen_gym.core.command_line import add_command
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.text import TextFormat

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from ragen_gym.cli.command import add_command
+from ragen_gym.core.command_line import add_command
 from ragen_gym.games.registry import load, load_task
 
 _EXAMPLES = """\

@@ -11,15 +11,16 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from ragen_gym.core.console import plain_output
+from ragen_gym.core.console import json_text, plain_output
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.threads import wait_passively
-from ragen_gym.core.validation import did_you_mean
+from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
 #: Extras of the libraries that some commands need.
 EXTRAS = {
@@ -39,6 +40,8 @@ def run_program(
 ) -> int:
     """Parse the words of a command line, those of the process if None, and call ``run`` of the result.
 
+    With ``--json`` standard output holds what ``print_json`` prints, and nothing else.
+
     Args:
         name: of the program, before its messages.
         build: makes the parser.
@@ -55,7 +58,8 @@ def run_program(
     with plain_output():
         try:
             arguments = build().parse_args(words)
-            code: int = arguments.run(arguments)
+            with json_alone(getattr(arguments, "json", False)):
+                code: int = arguments.run(arguments)
             sys.stdout.flush()
             return code
         except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
@@ -80,6 +84,62 @@ def _with_advice(error: Exception) -> Exception:
         raise error
     install = f"run pip install 'ragen-gym[{EXTRAS[library]}]'" if library in EXTRAS else "install it"
     return ImportError(f"the library {library} is missing: {install}.")
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    summary: str,
+    run: Callable[[argparse.Namespace], int],
+    examples: str = "",
+    description: str = "",
+) -> argparse.ArgumentParser:
+    """A command, whose description is the summary as a sentence, unless another is given."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description or f"{summary[0].upper()}{summary[1:]}.",
+        epilog=examples,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+_for_json: ContextVar[TextIO | None] = ContextVar("_for_json", default=None)
+
+
+@contextmanager
+def json_alone(asked: bool) -> Iterator[None]:
+    """Meanwhile, if ``asked``, standard output is for ``print_json`` alone; all else goes to standard error."""
+    before = _for_json.set(sys.stdout if asked else None)
+    try:
+        with redirect_stdout(sys.stderr if asked else sys.stdout):
+            yield
+    finally:
+        _for_json.reset(before)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    print(json_text(value), file=_for_json.get())
+
+
+def named_values(
+    flag: str, pairs: Sequence[str], read_as: Callable[[str, str], Any] = lambda name, text: json_or_text(text)
+) -> dict[str, Any]:
+    """Arguments given as ``name=value``, by default each value as JSON where it is that, else as text; ``-`` is ``_``.
+
+    Raises:
+        ValueError: a pair without ``=``, or two values of one name.
+    """
+    read: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{flag} {pair}: write it as name=value.")
+        name = name.strip().replace("-", "_")
+        read = joined(read, {name: read_as(name, text)})
+    return read
 
 
 class Parser(argparse.ArgumentParser):

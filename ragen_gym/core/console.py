@@ -6,8 +6,9 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from math import isfinite
 from types import TracebackType
 from typing import Any, TextIO, TypeVar, cast
 
@@ -17,9 +18,18 @@ from ragen_gym.core.text import without_controls
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+def finite(value: Any) -> Any:
+    """The same with None for NaN and infinities, as of training that diverged: JSON has no such numbers."""
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def json_text(value: Any) -> str:
     """Indented JSON; control characters that JSON allows in a text are escaped as well."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False)
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -21,9 +21,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from ragen_gym.core.console import finite
 
 try:
     import jinja2
@@ -187,7 +188,7 @@ def _json(value: Any) -> str:
     try:
         text = write(value, ensure_ascii=False)
     except ValueError:
-        value = _finite(value)
+        value = finite(value)
         text = write(value, ensure_ascii=False)
     # Half a surrogate pair, which a model may write, is no UTF-8: only then everything else is escaped, too.
     try:
@@ -195,12 +196,3 @@ def _json(value: Any) -> str:
     except UnicodeEncodeError:
         return write(value)
     return text
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for NaN and infinities, as of training that diverged: browsers read no JSON with them."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value

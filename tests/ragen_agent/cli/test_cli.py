@@ -80,7 +80,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     [
         (["train", "--game", "FrozenLaek"], "Did you mean FrozenLake"),
         (["train", "--set", "env_options.sise=4"], "Did you mean size"),
-        (["train", "--set", "env_options.size"], "needs a value"),
+        (["train", "--set", "env_options.size"], "write it as name=value"),
         (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
         (["train", "--set", "training.gruops=3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
         (["eval", "x", "--set", "evalution.levels=3"], "ragen-agent settings lists all."),

@@ -29,7 +29,7 @@ def test_pairs_are_read_by_the_type_of_their_setting() -> None:
     settings = settings_of_pairs(pairs)
     assert settings["training"] == {"group_size": 4, "starpo_s": False}
     assert (settings["model"], settings["demonstrations"]) == ("7", {"moves": [1, 2]})
-    with pytest.raises(ValueError, match="--set seed needs a value"):
+    with pytest.raises(ValueError, match="--set seed: write it as name=value"):
         settings_of_pairs(["seed"])
 
 
