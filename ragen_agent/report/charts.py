@@ -15,39 +15,10 @@ from numpy.typing import NDArray
 
 from ragen_agent.report.runs import RecordedRun, SeedGroup
 from ragen_agent.run.alarm import sign_label
-from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
+from ragen_agent.update.metrics import MAIN, format_metric, is_share, metric_label, smooth
 from ragen_gym.bench.report.plots import COLOURS, end_labels
 
 Floats = NDArray[np.float64]
-
-#: What the page shows at once, as far as a run has it; all other figures of ``metrics.jsonl`` are folded away.
-MAIN = (
-    "success",
-    "validation",
-    "eval_success",
-    "return",
-    "return_std",
-    "entropy",
-    "grad_norm",
-    "reply_tokens",
-    "reasoning_tokens",
-    "invalid_rate",
-    "effective_rate",
-    "repeated_rate",
-    "kl",
-    "approx_kl",
-    "clip_fraction",
-    "corrected",
-    "mismatch_kl",
-    "staleness",
-    "entropy_deviation",
-    "refilled",
-    "overlong",
-    "value_loss",
-    "mutual_information",
-    "turns_mutual_information",
-    "retrieval_accuracy",
-)
 
 #: The figure that each sign of the Echo Trap is about.
 SIGNS = {

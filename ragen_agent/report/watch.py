@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen_agent.config import Config
-from ragen_agent.report.charts import MAIN, is_number
+from ragen_agent.report.charts import is_number
 from ragen_agent.report.run_page import page
 from ragen_agent.report.runs import RecordedRun, load_run, read_episode
 from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
-from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
+from ragen_agent.update.metrics import MAIN, format_metric, is_share, metric_label, smooth
 from ragen_gym.bench.report.live import RECENT, waiting_page
 from ragen_gym.core.console import span
 from ragen_gym.envs.messages import plain_text
