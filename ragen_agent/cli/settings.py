@@ -109,12 +109,13 @@ def _lines(name: str, each: Setting, width: int) -> list[str]:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that choose a game and change settings."""
-    parser.add_argument(
+    group = parser.add_argument_group("game and settings")
+    group.add_argument(
         "--game", metavar="NAME", help="FrozenLake (default), Bandit, BanditRev, ...: see ragen-gym list"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as a run's config.toml")
-    add_run_code(parser)
-    parser.add_argument(
+    group.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as a run's config.toml")
+    add_run_code(group)
+    group.add_argument(
         "--set",
         action="append",
         default=[],
@@ -122,7 +123,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="any setting, and any option of the game as env_options.NAME, such as training.learning_rate=5e-4; "
         "repeatable, each once; ragen-agent settings lists all",
     )
-    parser.add_argument(
+    group.add_argument(
         "--device",
         metavar="NAME",
         help="cpu, cuda, cuda:N, or auto (default): a GPU for a pretrained model where there is one",
@@ -158,7 +159,7 @@ def configure(
     return replace(config, model=str(model_folder(config.model)))
 
 
-def add_run_code(parser: argparse.ArgumentParser) -> None:
+def add_run_code(parser: argparse._ActionsContainer) -> None:
     """Adds ``--run-code``, for commands that read a file or folder of somebody else."""
     parser.add_argument(
         "--run-code",
