@@ -51,6 +51,7 @@ def run_program(
     Returns:
         The exit code of ``run``; 2 for bad input; 130 after Ctrl-C.
     """
+    expected: tuple[type[Exception], ...] = (ValueError, OSError, MemoryError, ImportError, *errors)
     wait_passively()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -70,7 +71,7 @@ def run_program(
         except BrokenPipeError:  # the reader, say `head`, has read enough
             sys.stderr.close()
             return 0
-        except (ValueError, OSError, MemoryError, ImportError, *errors) as error:
+        except expected as error:
             print(f"{name}: error: {error_line(_with_advice(error))}", file=sys.stderr)
             return 2
 
