@@ -80,7 +80,7 @@ def write_page(
         if left.name not in pictures:
             left.unlink()
     measured = [name for name in pictures if f"]({name})" not in "".join(computed)]
-    text = _page(experiment, runs, findings, failures, len(planned), measured, computed, note=QUICK if quick else "")
+    text = _page(experiment, runs, findings, failures, planned, measured, computed, note=QUICK if quick else "")
     write_atomic(out / f"{experiment.name}.md", text)
 
 
@@ -89,19 +89,21 @@ def _page(
     runs: Runs,
     findings: Sequence[Finding],
     failures: Mapping[str, str],
-    wanted: int,
+    planned: Sequence[PlannedRun],
     pictures: Sequence[str],
     computed: Sequence[str],
     note: str,
 ) -> str:
-    """The page in Markdown, of the complete runs out of the ``wanted``.
+    """The page in Markdown, of those of the planned runs that are complete.
 
     ``pictures`` are files next to the page, ``computed`` the lines of ``Experiment.computed``.
     """
-    there = sum(len(seeds) for seeds in runs.values())
-    whole = f"{there} of {wanted} runs are complete: the conclusions may change."
-    if there == wanted:
-        whole = f"All {wanted} runs are complete."
+    missing = [run.arm for run in planned if run.config.seed not in runs.get(run.arm.name, {})]
+    whole = f"All {len(planned)} runs are complete."
+    if missing:
+        described = all(arm.seeds for arm in missing)
+        change = "no conclusion rests on the others" if described else "the conclusions may change"
+        whole = f"{len(planned) - len(missing)} of {len(planned)} runs are complete: {change}."
     places = Counter(run.summary.get("gpu", "CPUs") for seeds in runs.values() for run in seeds.values())
     if set(places) - {"CPUs"}:
         whole += f" Runs {', '.join(f'on {name}: {count}' for name, count in places.items())}."

@@ -22,7 +22,7 @@ def test_both_measurements_make_a_page(tmp_path: Path, monkeypatch: pytest.Monke
     small = {"demonstrations": {"episodes": 16}, "training": {"groups": 2, "group_size": 2, "minibatch": 4}}
     tasks = {name: merged(task, small) for name, task in real_model.TASKS.items()}
     monkeypatch.setattr(real_model, "TASKS", tasks)
-    monkeypatch.setattr(real_model, "MICRO_BATCHES", (2, 8))
+    monkeypatch.setattr(real_model, "BANDIT", merged(real_model.BANDIT, small))
     monkeypatch.setattr(real_model, "DECODED", (4,))
     config = with_settings(Config(), next(iter(tasks.values())))
     envs = [make_env(with_settings(Config(), task), None) for task in tasks.values()]
@@ -36,9 +36,7 @@ def test_both_measurements_make_a_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert "no-such-python" in page
     rows = [line for line in page.splitlines() if " tokens | " in line]
     assert [row.split(" | ")[:2] for row in rows] == [["| Bandit, one turn", "4"], ["| FrozenLake, five turns", "4"]]
-    assert all(" of 2, 4 | " in row for row in rows), (
-        "both micro-batches were tried; that of 8 is cut to the 4 episodes"
-    )
+    assert all(" of 2, 4 | " in row for row in rows), "half of the episodes at once, and all"
     assert "{" not in page
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.experiments.echo_trap_page import section
+from benchmarks.experiments.pages import _page
+from benchmarks.experiments.plan import plan
+from benchmarks.experiments.spec import read
 from tests.benchmarks.experiments.test_hypothesis_tests import run
 
 UP = [0.05 + 0.01 * step for step in range(40)]
@@ -27,3 +30,13 @@ def test_falls_and_signs_of_long_runs() -> None:
 
 def test_a_page_without_long_runs_has_no_such_part() -> None:
     assert section(Path(), {"short": {0: run(0.4, UP, start=0.05)}}) == ([], [])
+
+
+def test_missing_runs_of_an_arm_that_is_only_described_change_no_conclusion(tmp_path: Path) -> None:
+    experiment = read("echo-trap")
+    planned = plan(experiment, tmp_path, 1)
+    runs = {each.arm.name: {0: run(0.4, UP)} for each in planned if each.arm.seeds is None}
+    said = f"{len(runs)} of {len(planned)} runs are complete: no conclusion rests on the others."
+    assert said in _page(experiment, runs, [], {}, planned, [], [], "")
+    del runs["vanilla"]
+    assert "runs are complete: the conclusions may change." in _page(experiment, runs, [], {}, planned, [], [], "")
