@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 
+import ragen_gym
 from ragen_gym.cli.command import add_seed, progress_bar, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
 from ragen_gym.core.command_line import add_command, named_values, print_json
 from ragen_gym.core.console import track
 from ragen_gym.core.levels import Level, text_of_levels
+from ragen_gym.core.seeding import Stream, episode_key, stream_key
+from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.episode_stream import distinct_boards
-from ragen_gym.envs.policies import action_budget
+from ragen_gym.envs.policies import action_budget, blind_value, hashed_draw, play_episode, random_policy
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
 from ragen_gym.games.registry import build_game, load_task
@@ -45,6 +50,14 @@ examples:
 """
 
 
+_FIELDS = {
+    ".jsonl": "A line a level: `id`, a hash of its content; `game`; `split`; `text`, its first board; `actions`, the\n"
+    "moves allowed; `optimal_success` and `optimal_return`, of the oracle; `first_action`, a best one; `plan`, a best\n"
+    "episode where nothing is random; `problem`, why the oracle gave no answer.",
+    ".txt": "Boards, a blank line between two, under comments. `ragen-gym` reads them again with `--levels`.",
+}
+
+
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the three commands."""
     levels = commands.add_parser("levels", help="write levels to a file", description="Write levels to a file.")
@@ -55,7 +68,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
     add_seed(export, "the levels")
     export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt or .jsonl")
-    export.add_argument("--force", action="store_true", help="replace the file if it is there")
+    export.add_argument("--card", metavar="FILE", help="also write a dataset card, such as README.md (default: none)")
+    export.add_argument("--force", action="store_true", help="replace the files if they are there")
     about = "Optimal success, return and plan of the boards of a file."
     solve = add_command(commands, "solve", "solve the boards of a file", _solve, _SOLVE_EXAMPLES, about)
     add_environment_options(solve, rules_only=True)
@@ -151,16 +165,69 @@ def _plan(env: StepEnv, solution: Solution, left: int) -> tuple[str, ...]:
 def _export(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
     out = Path(arguments.out)
-    check_free(out, arguments.force)
+    for path in filter(None, (arguments.out, arguments.card)):
+        check_free(Path(path), arguments.force)
     env = StepEnv(spec.name, **chosen)
     _file_bytes(out.suffix, [])  # a form that cannot be written is an error before the work
     levels = _distinct_levels(env, arguments.n, arguments.seed)
     solving = track(levels, len(levels), "levels solved", prefix="ragen-gym: ")
     records = [_record_of(env, level, None) for level in solving]
+    card = ""
+    if arguments.card:
+        card = _card(env, levels, records, out.name, arguments.seed, _command(arguments, out))
     check_free(out, arguments.force)
     write_atomic(out, _file_bytes(out.suffix, records))
+    if arguments.card:
+        write_atomic(arguments.card, card)
     print(f"{out}: {len(levels)} distinct levels of {spec.id}, split {env.split or 'any'}")
     return 0
+
+
+def _card(env: StepEnv, levels: list[Level], records: list[LevelRecord], file: str, seed: int, command: str) -> str:
+    """A dataset card in Markdown, with YAML for Hugging Face; ``env`` plays the levels, random play draws by seed."""
+    budget, key, successes = action_budget(env), stream_key(seed, Stream.DYNAMICS), 0
+    blindly: list[float] = []
+    for number, level in enumerate(levels):
+        env.reset(seed=number, options={"level": level})
+        blindly += [blind_value(env, budget)[0]] if env.game.blind else []
+        policy = random_policy(hashed_draw(episode_key(key, number)))
+        successes += play_episode(env, policy, budget).success
+    rate = wilson(successes, len(levels))
+    solved = [record.optimal_success for record in records if record.problem is None]
+    ours = env._levels is None and env.game_spec.game.startswith("ragen_gym.")
+    template = Path(__file__).with_name("templates") / "dataset_card.md.txt"
+    return template.read_text(encoding="utf-8").format(
+        license="license: mit\n" if ours else "",
+        file=file,
+        n=len(levels),
+        game=env.game_spec.name,
+        summary=env.game_spec.summary[:1].upper() + env.game_spec.summary[1:],
+        split=f"the split {env.split}" if env.split else "any split",
+        random=f"{100 * rate.rate:.1f}",
+        low=f"{100 * rate.low:.1f}",
+        high=f"{100 * rate.high:.1f}",
+        blind=f"| blind script | {100 * fmean(blindly):.1f} | exact | {len(blindly)} |\n" if blindly else "",
+        script=" The blind script goes for the goal and ignores what is in the way." if blindly else "",
+        optimal=f"{100 * fmean(solved):.1f}" if solved else "unknown",
+        solved=len(solved),
+        actions=budget,
+        version=ragen_gym.__version__,
+        command=command,
+        fields=_FIELDS[f".{file.rpartition('.')[2]}"],
+        licence="MIT, as ragen-gym, whose generator made the levels."
+        if ours
+        else "The owner of the levels or of the game chooses it, and adds it above as `license`.",
+    )
+
+
+def _command(arguments: argparse.Namespace, out: Path) -> str:
+    """The command that writes the same levels, with names of files alone."""
+    words = ["ragen-gym", "levels", "export", arguments.id]
+    words += [word for option in arguments.options for word in ("--option", option)]
+    file = Path(arguments.levels).name if arguments.levels else None
+    for flag, value in (("--preset", arguments.preset), ("--split", arguments.split), ("--levels", file)):
+        words += [flag, value] if value else []
+    return shlex.join([*words, "-n", str(arguments.n), "--seed", str(arguments.seed), "--out", out.name])
 
 
 def _solve(arguments: argparse.Namespace) -> int:

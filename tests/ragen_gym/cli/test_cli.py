@@ -23,6 +23,7 @@ from ragen_gym.cli import build_parser, main
 from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
 from ragen_gym.cli.play import painted, single_keys
 from ragen_gym.core.levels import read_levels
+from ragen_gym.envs.policies import blind_value
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
 
@@ -148,7 +149,7 @@ def test_help_shows_examples(run: Run, words: str) -> None:
 
 
 #: What has no default: without it the command does not do what the option is for.
-OPTIONAL = {"--seen", "--suite", "--head", "--reward", "--test"}
+OPTIONAL = {"--card", "--seen", "--suite", "--head", "--reward", "--test"}
 
 
 def values(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, argparse.Action]]:
@@ -337,6 +338,42 @@ def test_exported_levels_are_distinct_and_of_their_split_in_every_form(
     code, out, _ = run("info", spec.name, "--levels", tmp_path / "levels.txt", "-n", 10)
     assert code == 0
     assert "Success in 10 episodes" in out
+
+
+def test_a_dataset_card_holds_the_rates_of_the_exported_levels(run: Run, tmp_path: Path) -> None:
+    file, card = tmp_path / "lakes.jsonl", tmp_path / "README.md"
+    words = ["levels", "export", "FrozenLake", "--option", "size=5", "--split", "test", "-n", 30, "--seed", 7]
+    card.write_text("mine", encoding="utf-8")
+    code, _, errors = run(*words, "--out", file, "--card", card)
+    assert (code, card.read_text(encoding="utf-8"), file.exists()) == (2, "mine", False), errors
+    assert run(*words, "--out", file, "--card", card, "--force")[0] == 0
+    text = card.read_text(encoding="utf-8")
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    optimal = 100 * sum(record["optimal_success"] for record in records) / 30
+    assert f"| optimal play | {optimal:.1f} | exact | 30 |" in text
+    env, blindly = StepEnv("FrozenLake", size=5), 0.0
+    for record in records:
+        env.reset(options={"level": record["text"]})
+        blindly += blind_value(env, record["actions"])[0]
+    assert f"| blind script | {100 * blindly / 30:.1f} | exact | 30 |" in text
+    share = re.search(r"\| random moves \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| 30 \|", text)
+    assert share
+    low, high = float(share[2]), float(share[3])
+    assert low <= float(share[1]) <= high
+    assert low < optimal
+    assert all(f"`{name}`" in text for name in records[0])
+    assert text.startswith("---\nlicense: mit\n")
+    command = re.search(r"`ragen-gym (levels export .*)`", text)
+    assert command
+    again = [tmp_path / "again" / word if word == "lakes.jsonl" else word for word in command[1].split()]
+    (tmp_path / "again").mkdir()
+    assert run(*again)[0] == 0
+    assert (tmp_path / "again" / "lakes.jsonl").read_bytes() == file.read_bytes()
+    boards = tmp_path / "boards.txt"
+    assert run(*words, "--out", boards)[0] == 0
+    words = ["levels", "export", "FrozenLake", "--levels", boards, "-n", 5, "--out", file, "--card", card, "--force"]
+    assert run(*words)[0] == 0
+    assert "license: mit" not in card.read_text(encoding="utf-8"), "levels of a file are not ours"
 
 
 def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
