@@ -131,9 +131,19 @@ def _train(options: argparse.Namespace) -> int:
                 train_distributed(config, settings, folder, display)
     except KeyboardInterrupt:
         again = f"ragen-agent train --resume {shell_word(folder.path)}{run_code_flag(config, settings)}"
-        print(f"\nragen-agent: stopped; everything so far is kept. Go on with: {again}", file=sys.stderr)
+        print(f"\nragen-agent: stopped; {_kept(folder, settings)}. Go on with: {again}", file=sys.stderr)
         return 130
     return 0
+
+
+def _kept(folder: RunFolder, settings: OpenRLHF | None) -> str:
+    from ragen_agent.openrlhf.processes import read_state
+    from ragen_gym.core.storage import read_json_lines
+
+    saved, done = read_state(folder.path).iteration, len(read_json_lines(folder.metrics))
+    if settings is None or saved == done:  # the local trainer saves when it is stopped
+        return "everything so far is kept"
+    return f"{saved} of {done} iterations were saved and are kept (training.save_every)"
 
 
 def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:

@@ -70,6 +70,23 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     assert [each.get("python") for each in folder.read_versions()][-2:] == ["1", "2"]
 
 
+def test_an_interrupted_run_says_which_iterations_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(config: Config, settings: OpenRLHF, folder: RunFolder, display: Display) -> None:
+        append_json_lines(folder.metrics, [{"iteration": i} for i in range(3)])
+        write_state(folder.path, LoopState(saved))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "check_run", lambda *_: True)
+    monkeypatch.setattr(launch, "train_distributed", interrupted)
+    for saved, said in ((2, "stopped; 2 of 3 iterations were saved"), (3, "stopped; everything so far is kept")):
+        run = tmp_path / f"run{saved}"
+        assert main(["train", "--backend", "openrlhf", "--out", str(run)]) == 130
+        assert f"Go on with: ragen-agent train --resume {run}" in (error := capsys.readouterr().err)
+        assert said in error
+
+
 def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> None:
     folder, console = RunFolder.create(tmp_path / "run", Config()), Console(file=StringIO(), width=400)
     records = [{"iteration": i, "invalid_rate": float(i > 0)} for i in range(5)]
