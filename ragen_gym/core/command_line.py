@@ -78,11 +78,11 @@ def run_program(
 
 def _with_advice(error: Exception) -> Exception:
     """The error; of a library that is not installed, one that says what to install. A defect of ours is raised."""
-    if not isinstance(error, ImportError) or not error.name:
-        return error
-    library = error.name.partition(".")[0]
+    library = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if library in ("ragen_agent", "ragen_gym"):
         raise error
+    if not library or not isinstance(error, ModuleNotFoundError):
+        return error
     install = f"run pip install 'ragen-gym[{EXTRAS[library]}]'" if library in EXTRAS else "install it"
     return ImportError(f"the library {library} is missing: {install}.")
 

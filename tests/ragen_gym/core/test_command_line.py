@@ -1,8 +1,12 @@
-"""Help that fits a terminal, commands that are not given, and interrupts."""
+"""Help that fits a terminal, exit codes and messages of a program, and interrupts."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +16,11 @@ from hypothesis import strategies as st
 from ragen_gym.core.command_line import (
     DeferredInterrupt,
     Parser,
+    add_command,
     error_line,
     fill,
+    print_json,
+    run_program,
     stops_at_sigterm,
     wrap,
 )
@@ -127,3 +134,62 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
             assert not ctrl_c.pressed
     finally:
         signal.signal(signal.SIGINT, interrupt)
+
+
+def program(run: Callable[[argparse.Namespace], int], words: str = "do") -> int:
+    """The exit code of a program with one command."""
+
+    def build() -> Parser:
+        parser = Parser(prog="my-program")
+        command = add_command(parser.add_subparsers(), "do", "do it", run)
+        command.add_argument("--json", action="store_true")
+        return parser
+
+    return run_program("my-program", build, words.split(), (KeyError,))
+
+
+def executing(statement: str) -> Callable[[argparse.Namespace], int]:
+    def run(_: argparse.Namespace) -> int:
+        exec(statement)
+        return 0
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("raise ValueError('no such thing')", "no such thing"),
+        ("raise KeyError('other')", "'other'"),
+        ("raise MemoryError('full')", "full"),
+        ("import wandb", "the library wandb is missing: run pip install 'ragen-gym[tracking]'."),
+        ("import some_library.part", "the library some_library is missing: install it."),
+        ("from json import no_such_name", f"cannot import name 'no_such_name' from 'json' ({json.__file__})"),
+        ("raise ImportError('it needs peft: pip install peft')", "it needs peft: pip install peft"),
+    ],
+)
+def test_a_failure_is_one_line(
+    statement: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    assert program(executing(statement)) == 2
+    assert capsys.readouterr().err == f"my-program: error: {said}\n"
+
+
+@pytest.mark.parametrize("statement", ["raise TypeError('a defect')", "from ragen_gym.core import no_such_name"])
+def test_a_defect_keeps_its_traceback(statement: str) -> None:
+    with pytest.raises((TypeError, ImportError), match=r"a defect|no_such_name"):
+        program(executing(statement))
+
+
+def test_json_stands_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: argparse.Namespace) -> int:
+        print("a greeting")
+        print_json({"rate": float("nan"), "ends": (1.0, float("inf"))})
+        return 3
+
+    assert program(run, "do --json") == 3
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == ({"rate": None, "ends": [1.0, None]}, "a greeting\n")
+    assert program(run) == 3
+    assert capsys.readouterr().out.startswith("a greeting\n{")
