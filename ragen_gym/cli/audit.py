@@ -112,10 +112,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 def _learn(arguments: argparse.Namespace, settings: AuditSettings) -> int:
     if settings.checks or settings.train:
         raise ValueError("--learnable trains instead of the checks: leave out --check, --train and --test.")
-    try:
-        learnable = import_module("ragen_agent.learnable")
-    except ImportError as error:
-        raise ImportError("--learnable trains a small model: pip install 'ragen-gym[agent]'") from error
+    learnable = import_module("ragen_agent.learnable")
     how, reports = learnable.LearnSettings(seconds=60 * arguments.minutes), []
     for target in arguments.targets:
         with progress_bar(f"learn {target}", len(learnable.CONTROLS)) as bar:

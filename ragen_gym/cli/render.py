@@ -126,10 +126,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
         rates: success by player of the id (under ``""``) and of its presets.
         levels: number of levels that the rates were measured on.
     """
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError("the gallery needs jinja2: run `pip install 'ragen-gym[bench]'`.") from error
+    import jinja2
 
     env = StepEnv(spec.name)
     env.reset(seed=0)
