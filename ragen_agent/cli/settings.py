@@ -21,9 +21,9 @@ from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.consent import effects
 from ragen_agent.config.table import parts
 from ragen_agent.config.trainers import OPENRLHF, OpenRLHF
-from ragen_gym.core.command_line import add_command, named_values, terminal_width, wrap
+from ragen_gym.core.command_line import add_command, terminal_width, wrap
 from ragen_gym.core.settings import OPENS, Setting, declared
-from ragen_gym.core.validation import did_you_mean, joined, json_or_text
+from ragen_gym.core.validation import did_you_mean, joined, json_or_text, named_values
 
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. Defaults in parentheses hold for the games named

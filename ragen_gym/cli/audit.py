@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import progress_bar, table_lines, wrapped
-from ragen_gym.core.command_line import add_command, named_values, print_json
-from ragen_gym.core.validation import json_or_text
+from ragen_gym.core.command_line import add_command, print_json
+from ragen_gym.core.validation import json_or_text, named_values
 
 if TYPE_CHECKING:
     from ragen_gym.audit import AuditSettings, Report

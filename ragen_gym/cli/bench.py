@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from ragen_gym.cli import bench_results
 from ragen_gym.cli.command import table_lines, wrapped
-from ragen_gym.core.command_line import add_command, named_values, print_json, stops_at_sigterm
+from ragen_gym.core.command_line import add_command, print_json, stops_at_sigterm
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import DiskFullError
-from ragen_gym.core.validation import joined
+from ragen_gym.core.validation import joined, named_values
 
 if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent

@@ -11,10 +11,9 @@ from fractions import Fraction
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
-from ragen_gym.core.command_line import named_values
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.text import TEXT_FORMATS
-from ragen_gym.core.validation import json_or_text
+from ragen_gym.core.validation import json_or_text, named_values
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game, load
 

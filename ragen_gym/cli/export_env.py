@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ragen_gym.cli.command import table_lines
 from ragen_gym.cli.env_options import add_option_flag, read_options
-from ragen_gym.core.command_line import add_command, named_values
+from ragen_gym.core.command_line import add_command
 from ragen_gym.core.turn_config import split_turn_options, turn_config
+from ragen_gym.core.validation import named_values
 from ragen_gym.games.registry import load, load_task, own_module
 from ragen_gym.integrations.export import TARGETS, export_env
 

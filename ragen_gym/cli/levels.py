@@ -15,12 +15,13 @@ from statistics import fmean
 import ragen_gym
 from ragen_gym.cli.command import add_seed, progress_bar, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
-from ragen_gym.core.command_line import add_command, named_values, print_json
+from ragen_gym.core.command_line import add_command, print_json
 from ragen_gym.core.console import track
 from ragen_gym.core.levels import Level, text_of_levels
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import check_free, write_atomic
+from ragen_gym.core.validation import named_values
 from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.policies import action_budget, blind_value, hashed_draw, play_episode, random_policy
 from ragen_gym.envs.step import StepEnv

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TextIO
 from ragen_gym.core.console import json_text, plain_output
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.threads import wait_passively
-from ragen_gym.core.validation import did_you_mean, joined, json_or_text
+from ragen_gym.core.validation import did_you_mean
 
 #: Extras of the libraries that some commands need.
 EXTRAS = {
@@ -123,24 +123,6 @@ def json_alone(asked: bool) -> Iterator[None]:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     print(json_text(value), file=_for_json.get())
-
-
-def named_values(
-    flag: str, pairs: Sequence[str], read_as: Callable[[str, str], Any] = lambda name, text: json_or_text(text)
-) -> dict[str, Any]:
-    """Arguments given as ``name=value``, by default each value as JSON where it is that, else as text; ``-`` is ``_``.
-
-    Raises:
-        ValueError: a pair without ``=``, or two values of one name.
-    """
-    read: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"{flag} {pair}: write it as name=value.")
-        name = name.strip().replace("-", "_")
-        read = joined(read, {name: read_as(name, text)})
-    return read
 
 
 class Parser(argparse.ArgumentParser):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from difflib import get_close_matches
 from math import inf, isfinite
 from numbers import Real
@@ -109,6 +109,24 @@ def joined(one: Mapping[str, Any], other: Mapping[str, Any], where: str = "") ->
             raise ValueError(f"{where}{key} is given as {shown(old)} and as {shown(value)}: give one of them.")
         result[key] = value
     return result
+
+
+def named_values(
+    flag: str, pairs: Sequence[str], read_as: Callable[[str, str], Any] = lambda name, text: json_or_text(text)
+) -> dict[str, Any]:
+    """Arguments given as ``name=value``, by default each value as JSON where it is that, else as text; ``-`` is ``_``.
+
+    Raises:
+        ValueError: a pair without ``=``, or two values of one name.
+    """
+    read: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{flag} {pair}: write it as name=value.")
+        name = name.strip().replace("-", "_")
+        read = joined(read, {name: read_as(name, text)})
+    return read
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
