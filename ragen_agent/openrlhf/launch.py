@@ -22,8 +22,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -122,44 +122,13 @@ def train_distributed(config: Config, settings: OpenRLHF, folder: RunFolder, dis
     if on_cpu:
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
         wait_passively()  # the processes work in turn: threads that wait must not hold the cores
-    started = time.monotonic()
     atexit.register(_send_stderr_to, folder.path / "openrlhf.log")
     with resumable(folder.path, f"ragen-agent train{run_code_flag(config, settings)} --resume"):
-        write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
-        folder.note_versions()
-        state = repair(folder)
-        if not (folder.path / "prompts.jsonl").is_file():
-            write_rows(folder.path / "prompts.jsonl", train_rows(config))
-        model = _model(config, folder, display)
-        check_no_code(model)
-        summary = folder.read_summary()
-        measure_baselines(config, *evaluated_levels(config), summary, display)
-        folder.write_summary(summary)
-        path = folder.path.resolve()
-        context = RunContext(config, settings, str(path), *suppressed_ids(model), str(model))
-        check_sees(config, model, context)
-        start = {
-            "cpu": on_cpu,
-            "devices": devices_needed(config, settings),
-            "environment": _environment(context, on_cpu),
-            # packages or modules of games that are not of this suite, which the machines of a cluster may not have
-            "modules": sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""}),
-            "flags": command_flags(config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration)),
-        }
-        if "after" not in folder.read_summary():
-            write_atomic(folder.path / START, json.dumps(start, indent=2) + "\n")
-            with track(config, folder) as trackers:
-                _run(folder, config, settings, state.iteration, display, trackers)
-        new = folder.path / "checkpoint.new"
-        if new.is_dir():  # the final model is complete
-            shutil.rmtree(folder.checkpoint, ignore_errors=True)
-            new.rename(folder.checkpoint)
-            folder.copy_seen(folder.checkpoint)
+        with _timed(folder):
+            _train(config, settings, folder, display, on_cpu=on_cpu)
         summary = folder.read_summary()
         if "stopped" in summary:
             display.say(summary["stopped"])
-        summary["wall_s"] = summary.get("wall_s", 0.0) + time.monotonic() - started
-        folder.write_summary(summary)
         for name in ("before", "after"):
             display.rate(name, summary.get(name))
         plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
@@ -167,6 +136,51 @@ def train_distributed(config: Config, settings: OpenRLHF, folder: RunFolder, dis
         push(config, summary, folder, display.say)
         display.report(config, summary, folder)
         return summary
+
+
+def _train(config: Config, settings: OpenRLHF, folder: RunFolder, display: Display, *, on_cpu: bool) -> None:
+    """Trains until the final model is in the folder: the warm start, then OpenRLHF in processes of its own."""
+    write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
+    folder.note_versions()
+    state = repair(folder)
+    if not (folder.path / "prompts.jsonl").is_file():
+        write_rows(folder.path / "prompts.jsonl", train_rows(config))
+    model = _model(config, folder, display)
+    check_no_code(model)
+    summary = folder.read_summary()
+    measure_baselines(config, *evaluated_levels(config), summary, display)
+    folder.write_summary(summary)
+    path = folder.path.resolve()
+    context = RunContext(config, settings, str(path), *suppressed_ids(model), str(model))
+    check_sees(config, model, context)
+    start = {
+        "cpu": on_cpu,
+        "devices": devices_needed(config, settings),
+        "environment": _environment(context, on_cpu),
+        # packages or modules of games that are not of this suite, which the machines of a cluster may not have
+        "modules": sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""}),
+        "flags": command_flags(config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration)),
+    }
+    if "after" not in folder.read_summary():
+        write_atomic(folder.path / START, json.dumps(start, indent=2) + "\n")
+        with track(config, folder) as trackers:
+            _run(folder, config, settings, state.iteration, display, trackers)
+    new = folder.path / "checkpoint.new"
+    if new.is_dir():  # the final model is complete
+        shutil.rmtree(folder.checkpoint, ignore_errors=True)
+        new.rename(folder.checkpoint)
+        folder.copy_seen(folder.checkpoint)
+
+
+@contextmanager
+def _timed(folder: RunFolder) -> Iterator[None]:
+    """Adds the seconds of the block to the run's ``wall_s``, however it ends."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        summary = folder.read_summary()
+        folder.write_summary({**summary, "wall_s": summary.get("wall_s", 0.0) + time.monotonic() - started})
 
 
 def _check_installed() -> None:

@@ -49,6 +49,8 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
 
     def run(folder: RunFolder, config: Config, settings: OpenRLHF, done: int, *unread: object) -> None:
         started.append(done)
+        if len(started) == 1:
+            raise KeyboardInterrupt
         append_json_lines(folder.metrics, [{"iteration": 0, "success": 0.5}])
         write_state(folder.path, LoopState(1))
         folder.write_summary({**folder.read_summary(), "before": rate, "after": rate, "stopped": "Stopped: why."})
@@ -58,6 +60,10 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     monkeypatch.setattr(launch, "_run", run)
     monkeypatch.setattr(patches, "needed", lambda accelerator: False)
     monkeypatch.setattr(launch, "check_devices", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        launch.train_distributed(config, OpenRLHF(), folder, Display(Console(file=StringIO())))
+    seconds = folder.read_summary()["wall_s"]
+    assert seconds > 0
     for version in ("1", "2"):
         known: dict[str, Any] = {"python": version}
         monkeypatch.setattr(run_folder, "versions", lambda known=known: known)
@@ -65,7 +71,8 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
         launch.train_distributed(config, OpenRLHF(), folder, Display(console))
         assert isinstance(console.file, StringIO)
         assert "Stopped: why." in console.file.getvalue()
-    assert started == [0]
+    assert started == [0, 0], "interrupted, then once"
+    assert folder.read_summary()["wall_s"] > seconds
     assert folder.checkpoint.is_dir()
     assert [each.get("python") for each in folder.read_versions()][-2:] == ["1", "2"]
 
