@@ -140,12 +140,12 @@ def test_lakes_are_pairs_of_different_chances() -> None:
 
 @pytest.mark.slow
 def test_the_computed_part_of_the_page(tmp_path: Path) -> None:
-    start = {"GRPO": run(0.3, start=0.5), "GRPO, top half": run(0.4, start=0.5)}
+    start = {"GRPO": run(0.3, [0.3], start=0.5), "GRPO, top half": run(0.4, [0.4], start=0.5)}
     runs = {f"better, SmolLM2, {corner}": {0: each} for corner, each in start.items()}
     lines, pictures = section(tmp_path, runs)
     text = " ".join(lines)
     expected = drift(WORLDS["better"], 0.5, 8, "GRPO")
-    assert f"| GRPO | all | {expected:+.3f} | 50.0 % | 30.0 % | 10.0 % |" in text
+    assert f"| GRPO | all | {expected:+.3f} | 50.0 % | 30.0 % | 0.0 % | 10.0 % |" in text
     assert "1 of 2 runs move as their drift points" in text, "with the filter the drift points up, and the run fell"
     assert "GRPO points to the safe arm at all 19 values of q from 0.05 to 0.95." in text
     assert "GRPO has 0 wrong signs" in text
