@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from ragen_agent.config import Config
 from ragen_agent.report.runs import RecordedRun, read_episode
@@ -334,10 +336,16 @@ def _pictures(episode: StoredEpisode) -> list[str]:
 
 
 def _token_text(run: RecordedRun) -> Callable[[int], str] | None:
-    """The text of a token, by the run's own tokenizer; None for a run that has not saved one yet."""
-    from transformers import AutoTokenizer
+    """The text of a token, by the run's own tokenizer; None for a run that has not saved one yet.
 
+    The file that ``tokenizers`` reads gives the same texts without transformers, whose import takes seconds.
+    """
     for folder in (run.folder.checkpoint, run.folder.warm):
-        if (folder / "tokenizer_config.json").is_file():
+        if (whole := folder / "tokenizer.json").is_file():
+            tokenizer = Tokenizer.from_file(str(whole))
+            return cache(lambda token: str(tokenizer.decode([token], skip_special_tokens=False)))
+        if (folder / "tokenizer_config.json").is_file():  # a tokenizer written in Python
+            from transformers import AutoTokenizer
+
             return piece_decoder(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     return None
