@@ -46,7 +46,7 @@ BOOST = {"results": 0.2, "environments": 4.0, "start": 2.0}
 
 #: A link or picture of Markdown or HTML; its address is the group ``to``.
 LINK = re.compile(r'(?:\]\(|(?:src|href)=")(?P<to>[^)"\s]+)')
-#: A row of a table that needs the width of the table of contents.
+#: A row of a table that needs the width of the table of contents, as lines of code do.
 WIDE = re.compile(r"^\|(?:[^|\n]*\|){9}", re.MULTILINE)
 FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
@@ -81,9 +81,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links at the site's pages, fill in what is generated, and set its place in the search and its width."""
     page.meta.setdefault("search", {}).setdefault("boost", BOOST.get(page.file.src_uri.partition("/")[0], 1.0))
-    if WIDE.search(markdown):
+    example = page.file.abs_src_path is None
+    if example or WIDE.search(markdown):
         page.meta.setdefault("hide", ["toc"])
-    if page.file.abs_src_path is None:  # an example
+    if example:
         return markdown
     source = Path(page.file.abs_src_path).relative_to(ROOT)
     parts = FENCED.split(markdown)
@@ -99,13 +100,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write formulas in MathML, which browsers show without a script."""
+    """Write formulas in MathML, which browsers show without a script, and let names in tables break between words."""
+    text = re.sub(r"<td.*?</td>", lambda cell: re.sub(r"<code>.*?</code>", _breaking, cell[0]), text, flags=re.DOTALL)
     return re.sub(
         r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>',
         lambda found: convert(html.unescape(found[3]), display="inline" if found[2] == "(" else "block"),
         text,
         flags=re.DOTALL,
     )
+
+
+def _breaking(code: re.Match[str]) -> str:
+    """Code whose names may break after a dot, an underscore, a slash or an equals sign."""
+    return re.sub(r"(?<=\w[._/=])(?=\w)", "<wbr>", code[0])
 
 
 def _outside() -> dict[str, Path]:
