@@ -340,12 +340,12 @@ def _token_text(run: RecordedRun) -> Callable[[int], str] | None:
 
     The file that ``tokenizers`` reads gives the same texts without transformers, whose import takes seconds.
     """
-    for folder in (run.folder.checkpoint, run.folder.warm):
-        if (whole := folder / "tokenizer.json").is_file():
-            tokenizer = Tokenizer.from_file(str(whole))
-            return cache(lambda token: str(tokenizer.decode([token], skip_special_tokens=False)))
-        if (folder / "tokenizer_config.json").is_file():  # a tokenizer written in Python
-            from transformers import AutoTokenizer
+    saved = [each for each in (run.folder.checkpoint, run.folder.warm) if (each / "tokenizer_config.json").is_file()]
+    if not saved:
+        return None
+    if not (whole := saved[0] / "tokenizer.json").is_file():  # a tokenizer written in Python
+        from transformers import AutoTokenizer
 
-            return piece_decoder(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
-    return None
+        return piece_decoder(AutoTokenizer.from_pretrained(saved[0], local_files_only=True, trust_remote_code=False))
+    tokenizer = Tokenizer.from_file(str(whole))
+    return cache(lambda token: str(tokenizer.decode([token], skip_special_tokens=False)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,15 @@ def sheet(chromium: Any, report: Path) -> Iterator[Sheet]:
 
 def records(runs: dict[str, Path], *names: str) -> list[dict[str, Any]]:
     return [record for name in names for record in read_json_lines(runs[name] / "episodes.jsonl")]
+
+
+def test_a_report_is_written_without_importing_torch(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Their imports take several times as long as the rest."""
+    arguments = ["report", str(runs["lake"]), "--out", str(tmp_path / "report.html")]
+    imports = "{'torch', 'transformers'} & {*sys.modules}"
+    code = f"import sys; from ragen_agent.cli import main; main(sys.argv[1:]); print({imports})"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 @pytest.mark.slow
