@@ -22,9 +22,12 @@ def test_a_run_that_was_stopped_is_said_to_be_so(tmp_path: Path) -> None:
     (run.path / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
     run.save_state({"iteration": 7})  # the eighth was not saved
     (run.path / "eval-7").mkdir()
-    played = {"splits": {"Bandit": {"success": {**HALF, "rate": 0.75}}}}
+    played = {"splits": {"Bandit": {"clustered": {**HALF, "rate": 0.75}, "levels": 2}}}
     (run.path / "eval-7" / "summary.json").write_text(json.dumps(played), encoding="utf-8")
     assert paper_model.main([str(run.path), "--out", str(tmp_path)]) == 0
     page = (tmp_path / "paper_model.md").read_text(encoding="utf-8")
     assert "| Bandit, no imitation, seed 0 | 7 of 9 | 50.0 | not yet | 50.0 (25.0 to 75.0) of 16 | 75.0 (" in page
+    assert " of 16, 2 levels | " in page
     assert "| 6 to 7 | 50.0 | 50.0 |" in page
+    assert "Without imitation, of 1 run: malformed turns were 50 % in the first 5" in page
+    assert "0 are above random moves now" in page, "25 to 75 % holds 50"
