@@ -9,7 +9,6 @@ level. Written are ``exact.json`` and ``exact.md``.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,6 +74,8 @@ An interval of that width for the single level with the highest variance needs {
 The factor depends on the precision. At mass {coarse_mass:g} the exact interval is {coarse_width:.2f} points wide, and
 episodes need {coarse_tokens:.1f} times the tokens and {coarse_seconds:.1f} times the seconds for the same width.
 
+[Level by level](exact_episodes.md) the computed success is compared with many more episodes.
+
 **For the success of a split exact values save little.** All above is of these levels. As a sample of their split they
 leave ± {split_half:.1f} points (95 %), however exact each of them is. A single episode on each of
 {split_levels:,.0f} levels leaves as much. Exact values pay where the levels are fixed: to compare policies, and for
@@ -85,21 +86,24 @@ single levels and tokens.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write the page."""
     parser = page_parser("exact", __doc__)
-    parser.add_argument("--run", type=Path, metavar="DIR", help="a run's folder (default: trained now, some minutes)")
+    parser.add_argument("--run", type=Path, default=Path("runs/exact"), metavar="DIR", help="trained where missing")
     parser.add_argument("--levels", type=int, default=256, metavar="N", help="levels (default 256)")
     parser.add_argument("--episodes", type=int, default=64, metavar="N", help="episodes of a level (default 64)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as temporary:
-        run = options.run
-        if run is None:
-            run = Path(temporary) / "run"
-            flags = [part for name, value in TRAINED.items() for part in ("--set", f"{name}={value}")]
-            if code := ragen_agent(["train", "--out", str(run), *flags]):
-                return code
-        results = _measure(run, options.levels, options.episodes)
+    results = _measure(trained(options.run), options.levels, options.episodes)
     write_results(options.out, "exact", results, _page(results))
     return 0
+
+
+def trained(run: Path) -> Path:
+    """The folder of the run, trained to its end if it is not."""
+    if not (run / "checkpoint").is_dir():
+        settings = [part for name, value in TRAINED.items() for part in ("--set", f"{name}={value}")]
+        where = ["--resume", str(run)] if run.exists() else ["--out", str(run), *settings]
+        if code := ragen_agent(["train", *where]):
+            raise SystemExit(code)
+    return run
 
 
 def _measure(run: Path, count: int, episodes: int) -> dict[str, Any]:

@@ -78,4 +78,4 @@ def _replies(episode: Trajectory, noise_seed: int) -> list[PastReply]:
         return []
     before = episode.sampled.cumsum()[list(episode.turn_ends)][:-1]
     ids, log_probs = (np.split(part[episode.sampled], before) for part in (episode.ids, episode.log_probs))
-    return [PastReply(*map(np.ndarray.tolist, each), noise_seed) for each in zip(ids, log_probs, strict=True)]
+    return [PastReply(said.tolist(), p.tolist(), noise_seed) for said, p in zip(ids, log_probs, strict=True)]

@@ -14,6 +14,7 @@ from benchmarks import (
     budget,
     credit_page,
     exact,
+    exact_episodes,
     hacking,
     ice,
     leaderboard,
@@ -40,7 +41,7 @@ def name_of(measurement: Any) -> str:
 
 
 RESULTS = (
-    *(budget, exact, leaderboard, learnable, paper_model, real_model, recipes),
+    *(budget, exact, exact_episodes, leaderboard, learnable, paper_model, real_model, recipes),
     *(rollout, speed, tokenizers, trials, vision, wordings),
 )
 

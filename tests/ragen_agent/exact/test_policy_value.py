@@ -191,6 +191,12 @@ def test_too_few_tokens_widen_the_interval(tiny: Make) -> None:
     assert high - low > 1e-3
 
 
+def test_a_level_with_too_many_states_is_refused(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen_gym.games.values.MAX_STATES", 3)
+    with pytest.raises(ValueError, match=r"more states than can be looked at, .* smaller levels or fewer moves"):
+        tiny().levels(1, size=3, max_actions=3)
+
+
 def test_memory_bounds_the_pass_and_not_the_result(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny()
     levels = policy.levels(1, 2)
