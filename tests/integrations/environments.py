@@ -40,6 +40,7 @@ ENVIRONMENTS = {
         "torchdata",
         "fastapi",
         "uvicorn",
+        "pillow",  # as vLLM brings it
     ),
     "skyrl": ("skyrl-gym",),
     "atropos": ("atroposlib",),
