@@ -200,12 +200,20 @@ def tree_advantages(
     Args:
         returns: of each episode, its return from each of its turns on; empty for one that failed. An episode that ends
             before it branches stands in each of its places.
-        branches: at least one number; their product is the number of episodes.
+        branches: whole numbers from 1 on, the first at least 2; their product is the number of episodes.
         compare: see ``step_advantages``.
 
     Returns:
         A list like ``returns``.
+
+    Raises:
+        ValueError: other branches.
     """
+    if not branches or min(branches) < 1 or branches[0] < 2:
+        raise ValueError(
+            f"branches are {list(branches)}; give the replies drawn from each state of turn 1, 2, ..., at least 2 "
+            "in the first: without siblings there is nothing to compare"
+        )
     sharing = len(returns)  # episodes with the same replies before this turn
     if prod(branches) != sharing:
         raise ValueError(f"branches are {list(branches)}, whose product is not {sharing}, the number of episodes")

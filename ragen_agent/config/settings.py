@@ -296,5 +296,22 @@ def model_name(model: str) -> str:
 
 
 def shareable(config: Config) -> Config:
-    """Settings to show to others: without the program, whose command may hold keys, and this machine's folders."""
-    return replace(config, program=Program(), model=model_name(config.model))
+    """Settings to show to others: without the program, whose command may hold keys, and the folders of its files.
+
+    The model and files of levels go by their names. Other options of a user's own game go as they are.
+    """
+    return replace(
+        config,
+        program=Program(),
+        model=model_name(config.model),
+        env_options=_by_names(config.env_options),
+        games=[_by_names(game) for game in config.games],
+        curriculum=[_by_names(stage) for stage in config.curriculum],
+    )
+
+
+def _by_names(options: dict[str, Any]) -> dict[str, Any]:
+    """Options, or a table with ``env_options``, with the file of levels by its name."""
+    named = {key: _by_names(inner) for key, inner in options.items() if key == "env_options"}
+    levels = options.get("levels")
+    return options | named | ({"levels": Path(levels).name} if isinstance(levels, str) else {})

@@ -40,11 +40,22 @@ class Instance:
     past: Sequence[PastReply] = ()
 
     def begin(self, process: TokenMDP) -> None:
-        """Start the episode; raises as ``TokenMDP.begin`` and ``append_reply``."""
+        """Start the episode.
+
+        Raises:
+            RuntimeError: a reply in ``past`` cannot be played again: the game fails, ends or writes a longer text.
+            Else as ``TokenMDP.begin``.
+        """
         noise, *later = [*(reply.noise_seed for reply in self.past), self.noise_seed]
         process.begin(seed=self.seed, options={"noise_seed": noise})
-        for reply, after in zip(self.past, later, strict=True):
-            process.append_reply(reply.ids, reply.log_probs)
+        for turn, (reply, after) in enumerate(zip(self.past, later, strict=True), 1):
+            differs = f"the replay of turn {turn} differs from the episode that it branches from"
+            try:
+                process.append_reply(reply.ids, reply.log_probs)
+            except ValueError as error:  # the reply had room the first time
+                raise RuntimeError(f"{differs}: {error}") from error
+            if process.done:
+                raise RuntimeError(f"{differs}: {process.trajectory().failure or 'it is over'}")
             if after != noise:  # else the stream goes on
                 process.env.get_wrapper_attr("reseed_noise")(after)
             noise = after
@@ -136,7 +147,7 @@ class _Rollout:
         self.session: GenerationSession | None = None
         self.slots: list[tuple[int, TokenMDP]] = []
         self.moved: list[tuple[int, TokenMDP]] = []  # the last slots: they begin a new prefix in a new row
-        self.broken: list[tuple[int, TokenMDP, Trajectory]] = []  # their resets raised
+        self.broken: list[tuple[int, TokenMDP, Trajectory]] = []  # they could not begin
 
     def play(
         self,

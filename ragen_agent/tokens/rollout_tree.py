@@ -32,7 +32,7 @@ def grow(
         play: plays the episodes that branch at a turn, counted from 0; with random numbers of its own for each turn.
     """
     found: dict[int, Trajectory] = {}
-    past: dict[int, list[PastReply]] = {}
+    past: dict[int, list[PastReply]] = {}  # while a later turn branches: as lists they take more than the episodes
     sharing = prod(branches)  # episodes with the same replies before this turn
     for turn, branch in enumerate(branches):
         parents = {
@@ -45,7 +45,8 @@ def grow(
         played = play([replace(instances[row], past=before) for row, before in begun.items()], turn) if begun else []
         for (row, before), episode in zip(begun.items(), played, strict=True):
             found[row] = episode
-            past[row] = [*before, *_replies(episode, instances[row].noise_seed)[turn:]]
+            if sharing > branch:
+                past[row] = [*before, *_replies(episode, instances[row].noise_seed)[turn:]]
         for row, parent in over.items():
             found[row], past[row] = found[parent], past[parent]
         sharing //= branch

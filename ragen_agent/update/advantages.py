@@ -14,7 +14,10 @@ alone, also by the states before them: see ``algo.context_advantages``.
 
 A rollout tree, ``training.groups_by=tree``, compares the turns of episodes that ``ragen_agent.tokens.rollout_tree``
 played, by their discounted returns too: see ``algo.tree_advantages``. A reply that several episodes share stands in
-each of them, so it weighs as much as they do.
+each of them, so it weighs as much as they do. The statistics of a group (return std, the filter's, ``undecided``) take
+the leaves as episodes too. Leaves share replies and noise, so the variance of their returns is in the mean at most that
+of as many independent episodes, and depends on ``branches``: compare it, and the levels that a filter keeps, only
+between runs of equal branches.
 
 **State.** The paper compares the texts of observations. Here the state is exact: the level, the board and the integers
 of the game's state (``TurnEnv.state_id``). The remaining turns and moves are *not* part of it, although the optimum
@@ -56,7 +59,7 @@ def with_turn_advantages(
         settings: the algorithm's settings.
 
     Raises:
-        ValueError: an environment that does not report the state at the start of a turn.
+        ValueError: an environment that does not report its turns or, to compare them by it, the state before each.
     """
     grouping = GROUPINGS[settings.groups_by]
     if not grouping.turns:
@@ -74,8 +77,10 @@ def with_turn_advantages(
             found = _by_state(group, returns, advantages[first // size].tolist(), settings, compare)
         for row, values in enumerate(found, first):
             if values:
-                infos = zip(changed[row].turn_infos, values, strict=True)
-                own = tuple(replace(info, advantage=value) for info, value in infos)
+                infos = changed[row].turn_infos
+                if not infos:
+                    raise _unreported("the reply's problem and moves (reply in info", settings)
+                own = tuple(replace(info, advantage=value) for info, value in zip(infos, values, strict=True))
                 changed[row] = replace(changed[row], turn_infos=own)
     return changed
 
@@ -204,9 +209,12 @@ def critic_estimates(
 def _states(trajectory: Trajectory, settings: Training) -> list[str]:
     states = [turn.state for turn in trajectory.turn_infos if turn.state is not None]
     if len(states) != len(trajectory.turn_ends):
-        raise ValueError(
-            f"training.groups_by is {settings.groups_by!r}, but the environment does not report the state of the "
-            "game at the start of a turn (state_id, of a ragen_gym.TurnEnv), or an agent program does not play each "
-            "reply as one turn; use training.groups_by=level."
-        )
+        raise _unreported("the state of the game at the start of a turn (state_id", settings)
     return states
+
+
+def _unreported(what: str, settings: Training) -> ValueError:
+    return ValueError(
+        f"training.groups_by is {settings.groups_by!r}, but the environment does not report {what}, of a "
+        "ragen_gym.TurnEnv), or an agent program does not play each reply as one turn; use training.groups_by=level."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from itertools import product
 from typing import Any
@@ -260,3 +261,6 @@ def test_a_tree_without_branches_is_a_group() -> None:
     assert found == [pytest.approx([a] * len(own)) for a, own in zip(right[0].tolist(), returns, strict=True)]
     with pytest.raises(ValueError, match=r"branches are \[2\], whose product is not 4, the number of episodes"):
         algo.tree_advantages(returns, [2])
+    for branches in ([1, 4], [], [2, 0]):
+        with pytest.raises(ValueError, match=rf"branches are {re.escape(str(branches))}; give .* at least 2"):
+            algo.tree_advantages(returns, branches)

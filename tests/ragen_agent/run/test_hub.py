@@ -7,6 +7,7 @@ import json
 import threading
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from huggingface_hub import constants
 
 from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.settings import shareable
 from ragen_agent.local import run as training
 from ragen_agent.run.hub import RECORDS, push
 from ragen_agent.run.run_folder import RunFolder
@@ -129,12 +131,18 @@ def test_the_settings_go_without_the_program_and_the_folders_of_this_machine(tmp
     model = str(tmp_path / "models--me--big" / "snapshots" / "1")
     config, folder = finished(tmp_path / "run", {"dataset": HUB["dataset"]})
     config = with_settings(config, {"program": {"command": f"agent --key {TOKEN}", "workers": 2}, "model": model})
+    options = {"levels": str(tmp_path / "hard.jsonl")}
+    config = replace(config, env_options=options, curriculum=[{"iteration": 0, "env_options": options}])
     push(config, {}, folder, list[str]().append)
     sent = hub.repositories["datasets/me/lake-episodes"]["config.toml"].decode()
     read = with_settings(Config(), tomllib.loads(sent))
     assert (read.program, read.model, read.hub.dataset) == (Config().program, "me/big", HUB["dataset"])
+    named = {"levels": "hard.jsonl"}
+    assert (read.env_options, read.curriculum) == (named, [{"iteration": 0, "env_options": named}])
     assert TOKEN not in sent
     assert str(tmp_path) not in sent
+    mixture = shareable(with_settings(Config(), {"games": [{"game": "FrozenLake", "env_options": options}]}))
+    assert mixture.games == [{"game": "FrozenLake", "env_options": named}]
 
 
 def test_a_failed_upload_is_said_without_the_token_and_tried_again(tmp_path: Path, hub: Double) -> None:

@@ -13,7 +13,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.inference import Sampled
 from ragen_agent.inference.torch_engine import TorchSession
 from ragen_agent.run.policy import Policy
-from ragen_agent.tokens.rollout import Instance, play
+from ragen_agent.tokens.rollout import Instance, PastReply, play
 from ragen_agent.tokens.trajectory import without_failed
 
 CONFIG = with_settings(
@@ -101,6 +101,34 @@ def test_a_reset_that_raises_costs_its_own_episode(
     assert [t.failure for t in played] == [reason if each.seed in broken else None for each in INSTANCES]
     assert [t.seed for t in played] == [1, 2, 3, 4]
     assert [len(t.turn_ends) for t in played] == [0 if each.seed in broken else 3 for each in INSTANCES]
+
+
+@pytest.mark.parametrize("differs", ["OSError: no disk", "it is over", "a reply of 5 tokens"])
+def test_a_branch_whose_past_cannot_be_played_again_costs_its_own_episode(
+    agent: Policy, differs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A game that breaks, ends or leaves less room for the reply the second time."""
+    process = agent.processes("train", 1)[0]
+    first = play(agent.engine, [process], [INSTANCES[0]], temperature=1.0, seed=0)[0]
+    ids = first.ids[: first.turn_ends[0] + 1][first.sampled[: first.turn_ends[0] + 1]].tolist()
+    if differs == "a reply of 5 tokens":
+        ids = ids[:1] * 5
+    past = [PastReply(ids, [-1.0] * len(ids), 1)]
+    step, played_again = process.env.step, iter([True])
+
+    def breaks(reply: str) -> Any:
+        observation, reward, terminated, truncated, info = step(reply)
+        if next(played_again, False) and "OSError" in differs:
+            raise OSError("no disk")
+        return observation, reward, terminated or differs == "it is over", truncated, info
+
+    monkeypatch.setattr(process.env, "step", breaks)
+    branch = Instance(1, 9, past)
+    found = play(agent.engine, [process], [branch, INSTANCES[1]], temperature=1.0, seed=0)
+    assert found[0].failure is not None
+    assert found[0].failure.startswith("environment_error: RuntimeError: the replay of turn 1 differs from the episode")
+    assert differs in found[0].failure
+    assert found[1].failure is None
 
 
 def test_an_interruption_and_the_check_go_through(agent: Policy, break_engine: Break) -> None:

@@ -104,6 +104,13 @@ def _four_turns() -> Trajectory:
     )
 
 
+def test_replies_are_kept_only_for_a_turn_that_branches() -> None:
+    """Else an ordinary rollout would hold all its tokens again, as lists."""
+    episodes: list[Any] = [object(), object(), object()]
+    for branches in ([3], [3, 1]):
+        assert grow([Instance(0, i) for i in range(3)], branches, lambda begun, turn: episodes) == episodes
+
+
 def test_an_episode_that_fails_stands_in_the_places_of_its_branches(policy: Policy) -> None:
     found = grown(policy, failing=1)
     assert [bool(each.failure) for each in found[:SIZE]] == [False, False, True, True, False, False]

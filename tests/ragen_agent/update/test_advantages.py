@@ -94,6 +94,9 @@ def test_an_environment_without_states_is_refused() -> None:
         Training(algo="ppo", groups_by="state")
     with pytest.raises(ValueError, match=r"no effect with training.algo=reinforce"):
         Training(algo="reinforce", groups_by="state")
+    tree = replace(BY_HAND, groups_by="tree", branches=[3])
+    with pytest.raises(ValueError, match="groups_by is 'tree', but the environment does not report the reply's"):
+        scored([DIRECT, DETOUR, replace(LOST, turn_infos=())], tree)
 
 
 def test_tokens_have_the_advantage_of_their_turn_or_of_their_episode() -> None:
