@@ -59,8 +59,8 @@ With the games, chat and bookkeeping of a rollout the engine samples {play:,.0f}
 ## An iteration, compared with TRL's `GRPOTrainer`
 
 Episodes in groups of 8, all kept, at most {limit} tokens a reply; the same levels, messages and rewards. TRL
-{trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off, and it has the fastest of
-the micro-batches tried; the local trainer keeps its sums in float32.
+{trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off; the local trainer keeps its
+sums in float32.{remark}
 
 {iterations}
 
@@ -252,7 +252,9 @@ def _page(results: Results) -> str:
         own, (size, fastest) = one["ragen-agent"], min(one["trl"].items(), key=lambda item: item[1]["seconds"])
         ratio = f"{fastest['seconds'] / own['seconds']:.1f}"
         shown = [f"{each['seconds']:.2f} s, {each['tokens']:,.0f} tokens" for each in (own, fastest)]
-        steps.append([name, str(one["episodes"]), *shown, f"{size} of {', '.join(one['trl'])}", ratio])
+        others = [each for each in one["trl"] if each != size]
+        batch = f"{size}, faster than {', '.join(others)}" if others else f"{size}, the only one tried"
+        steps.append([name, str(one["episodes"]), *shown, batch, ratio])
     return PAGE.format(
         **{name: results[name] for name in ("model", "dtype", "threads", "runs", "machine")},
         groups=f"{training['groups']} prompts of {found['prompt_tokens']:.0f} tokens, {training['group_size']} replies "
@@ -263,6 +265,7 @@ def _page(results: Results) -> str:
         play=found["play"],
         skipped=f" vLLM was left out: {found['skipped']}." if found["skipped"] else "",
         limit=limit,
+        remark=f" {results['remark']}" if "remark" in results else "",
         trl_version=next(iter(compared.values()))["version"],
         iterations=markdown_table(["task", "episodes", "ragen-agent", "TRL", "its micro-batch", "ratio"], steps),
         missing="; ".join([*missing, "GPUs"]),

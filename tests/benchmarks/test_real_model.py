@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,17 @@ def test_both_measurements_make_a_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert "no-such-python" in page
     rows = [line for line in page.splitlines() if " tokens | " in line]
     assert [row.split(" | ")[:2] for row in rows] == [["| Bandit, one turn", "4"], ["| FrozenLake, five turns", "4"]]
-    assert all(" of 2, 4 | " in row for row in rows), "half of the episodes at once, and all"
+    assert all("| 2, faster than 4 | " in row or "| 4, faster than 2 | " in row for row in rows), "half, and all"
     assert "{" not in page
+
+
+def test_a_choice_of_one_micro_batch_is_no_choice() -> None:
+    results = json.loads(Path(real_model.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    task = results["iteration"]["Bandit, one turn"]
+    task["trl"] = {"16": {"seconds": 50.0, "tokens": 9}}
+    assert "| 16, the only one tried | " in real_model._page(results)
+    task["trl"]["32"] = {"seconds": 40.0, "tokens": 9}
+    assert "| 32, faster than 16 | " in real_model._page(results)
 
 
 def test_a_missing_environment_is_told_with_its_command(tmp_path: Path) -> None:
