@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import gymnasium
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,9 +22,11 @@ from benchmarks.experiments.runner import check_settings, run_all
 from benchmarks.experiments.spec import Experiment, names, read
 from ragen_agent.cli.settings import add_run_code, check_consent
 from ragen_agent.config import Config, with_settings
+from ragen_agent.inference import torchvision_ops
 from ragen_gym.core.command_line import Parser, run_program
 from ragen_gym.core.console import rich_console
 from ragen_gym.core.storage import locked_folder, write_atomic
+from ragen_gym.games.game import NotSolvedError
 
 PROGRAM = "python -m benchmarks.experiments"
 
@@ -48,7 +51,8 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return run_program(PROGRAM, _parser, arguments)
+    torchvision_ops.prepare()
+    return run_program(PROGRAM, _parser, arguments, (gymnasium.error.Error, NotSolvedError))
 
 
 def _parser() -> Parser:

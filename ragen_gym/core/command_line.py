@@ -24,10 +24,11 @@ from ragen_gym.core.validation import did_you_mean
 
 #: Extras of the libraries that some commands need.
 EXTRAS = {
-    **dict.fromkeys(
-        ("gguf", "matplotlib", "pydantic", "rich", "safetensors", "tomli_w", "torch", "transformers"), "agent"
-    ),
-    **{"fastapi": "serve", "uvicorn": "serve", "jinja2": "bench", "scipy": "bench", "peft": "sft"},
+    **dict.fromkeys(("accelerate", "gguf", "huggingface_hub", "matplotlib", "pydantic", "pydantic_core"), "agent"),
+    **dict.fromkeys(("regex", "rich", "safetensors", "tokenizers", "tomli_w", "torch", "transformers"), "agent"),
+    **dict.fromkeys(("fastapi", "httpx", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("jinja2", "markupsafe", "openai", "scipy"), "bench"),
+    **{"PIL": "render", "pygame": "render", "pettingzoo": "multiagent", "reasoning_gym": "tasks", "peft": "sft"},
     **{"tensorboard": "tracking", "wandb": "tracking", "deepspeed": "openrlhf", "ray": "openrlhf"},
 }
 
@@ -66,7 +67,7 @@ def run_program(
         except SystemExit as stop:  # --help, --version, or a usage error, which argparse has explained
             return stop.code if isinstance(stop.code, int) else 2
         except KeyboardInterrupt:
-            print(file=sys.stderr)
+            print(f"\n{name}: stopped.", file=sys.stderr)
             return 130
         except BrokenPipeError:  # the reader, say `head`, has read enough
             sys.stderr.close()

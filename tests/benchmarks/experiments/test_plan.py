@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import pytest
 
+from benchmarks.experiments import __main__ as program
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.plan import plan, warm_starts
 from benchmarks.experiments.spec import MEASURES, names, read
 from ragen_agent.config import Config, to_toml
+
+
+def test_an_error_of_a_game_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: Any) -> None:
+        raise gymnasium.error.NameNotFound("no such game")
+
+    monkeypatch.setattr(program, "_list", broken)
+    assert main(["--list"]) == 2
+    assert capsys.readouterr().err == f"{program.PROGRAM}: error: no such game\n"
+
 
 TABLE = """
 title = "T"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.core.command_line import (
+    EXTRAS,
     DeferredInterrupt,
     Parser,
     add_command,
@@ -176,10 +180,36 @@ def test_a_failure_is_one_line(
     assert capsys.readouterr().err == f"my-program: error: {said}\n"
 
 
+def distributions(requirements: Iterable[str]) -> set[str]:
+    """The names in requirements, in one spelling."""
+    return {re.split(r"[^\w.-]", each)[0].lower().replace("_", "-") for each in requirements}
+
+
+def test_each_extra_brings_its_libraries_and_each_library_has_one() -> None:
+    project = Path(__file__).parents[3]
+    listed = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name: distributions(lines) for name, lines in listed["optional-dependencies"].items()}
+    installed = {library: distributions(names) for library, names in packages_distributions().items()}
+    present = set[str]().union(*installed.values())
+    for library in EXTRAS.keys() & installed.keys():
+        named = extras[EXTRAS[library]]
+        brought = named.union(*(distributions(requires(each) or ()) for each in named & present))
+        assert installed[library] & brought, f"{EXTRAS[library]} does not bring {library}"
+    code = [path for name in ("ragen_gym", "ragen_agent") for path in (project / name).rglob("*.py")]
+    imported = set(re.findall(r"^ *(?:from|import) (\w+)", "\n".join(each.read_text("utf-8") for each in code), re.M))
+    ours = set[str]().union(*(extras[name] for name in set(EXTRAS.values())))
+    assert not {each for each in imported & installed.keys() if installed[each] & ours} - EXTRAS.keys()
+
+
 @pytest.mark.parametrize("statement", ["raise TypeError('a defect')", "from ragen_gym.core import no_such_name"])
 def test_a_defect_keeps_its_traceback(statement: str) -> None:
     with pytest.raises((TypeError, ImportError), match=r"a defect|no_such_name"):
         program(executing(statement))
+
+
+def test_ctrl_c_says_that_the_program_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program(executing("raise KeyboardInterrupt")) == 130
+    assert capsys.readouterr().err == "\nmy-program: stopped.\n"
 
 
 def test_json_stands_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
