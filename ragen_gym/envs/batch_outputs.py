@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, ItemsView, Iterator, MutableMapping, ValuesView
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,8 +140,7 @@ class Infos(dict[str, Any]):
     ``MutableMapping`` read by ``__getitem__``.
     """
 
-    get, items, values = MutableMapping.get, MutableMapping.items, MutableMapping.values  # type: ignore[assignment]
-    setdefault, __eq__ = MutableMapping.setdefault, MutableMapping.__eq__
+    get, setdefault, __eq__ = MutableMapping.get, MutableMapping.setdefault, MutableMapping.__eq__  # type: ignore[assignment]
     __hash__ = None
     __ne__ = object.__ne__  # which asks ``__eq__``; that of dict would compare what stands for the values
 
@@ -155,6 +154,16 @@ class Infos(dict[str, Any]):
         # Python copies a dict subclass without asking it for its values, unless the subclass iterates for itself.
         return super().__iter__()
 
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """A view of the keys with their values."""
+        self._read()
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """A view of the values."""
+        self._read()
+        return super().values()
+
     def pop(self, key: str, *default: Any) -> Any:
         """Remove a key and return its value."""
         if key in self:
@@ -163,8 +172,9 @@ class Infos(dict[str, Any]):
 
     def popitem(self) -> tuple[str, Any]:
         """Remove the last key and return it with its value."""
-        key = next(reversed(self))
-        return key, self.pop(key)
+        if self:
+            self[next(reversed(self))]
+        return super().popitem()
 
     def copy(self) -> dict[str, Any]:
         """An ordinary dictionary with the same values."""
@@ -178,6 +188,10 @@ class Infos(dict[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+    def _read(self) -> None:
+        for key in self:
+            self[key]
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         return dict, (dict(self),)

@@ -137,6 +137,7 @@ READINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "dict": dict,
     "unpack": lambda infos: {**infos},
     "items": lambda infos: dict(list(infos.items())),
+    "reversed": lambda infos: dict(list(reversed(infos.items()))),
     "values": lambda infos: dict(zip(list(infos), infos.values(), strict=True)),
     "index": lambda infos: {key: infos[key] for key in list(infos)},
     "get": lambda infos: {key: infos.get(key) for key in list(infos)},
@@ -160,6 +161,13 @@ def test_infos_read_like_a_dictionary(way: str) -> None:
     unread, wanted = batch.step(np.zeros(3, int))[4], loop.step(np.zeros(3, int))[4]
     assert isinstance(unread, dict)
     assert_same(READINGS[way](unread), wanted)
+
+
+def test_empty_infos_have_no_last_item() -> None:
+    infos = gymnasium.make_vec("ragen/FrozenLake-v0", 1).reset(seed=0)[1]
+    infos.clear()
+    with pytest.raises(KeyError, match="dictionary is empty"):
+        infos.popitem()
 
 
 def test_without_a_limit_nothing_truncates() -> None:
