@@ -23,22 +23,16 @@ def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callab
     resumed run uploads the others alone.
     """
     api = HfApi()
-    weights, records = folder.checkpoint.rglob("*"), (folder.path / name for name in RECORDS)
-    uploads: dict[str, dict[str, Path | bytes]] = {
-        "model": {path.relative_to(folder.checkpoint).as_posix(): path for path in weights if path.is_file()},
-        "dataset": {path.name: path for path in records if path.is_file()}
-        | {"config.toml": to_toml(shareable(config)).encode()},
-    }
-    for kind, files in uploads.items():
+    for kind in ("model", "dataset"):
         name = getattr(config.hub, kind)
         if not name or kind in summary.get("hub", {}):
             continue
         try:
             api.create_repo(name, repo_type=kind, private=config.hub.private, exist_ok=True)
             message = f"{folder.path.resolve().name}, by ragen-agent train"
-            adds = [CommitOperationAdd(there, here) for there, here in files.items()]
+            adds = [CommitOperationAdd(there, here) for there, here in _files(kind, config, folder).items()]
             done = api.create_commit(name, adds, repo_type=kind, commit_message=message)
-        except Exception as error:  # of the network, the Hub or its library: none may end a finished run
+        except Exception as error:  # of the network, the Hub, its library or the files: none may end a finished run
             reason = str(error).strip().partition("\n")[0].replace(get_token() or "***", "***")
             say(
                 f"hub.{kind}: {name} was not uploaded: {type(error).__name__}: {reason} The run is complete; --resume "
@@ -48,3 +42,14 @@ def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callab
             summary.setdefault("hub", {})[kind] = done.commit_url
             folder.write_summary(summary)
             say(f"Uploaded to the Hub: {done.commit_url}")
+
+
+def _files(kind: str, config: Config, folder: RunFolder) -> dict[str, Path | bytes]:
+    """The files of a repository, by their path there."""
+    if kind == "model":
+        weights = folder.checkpoint.rglob("*")
+        return {path.relative_to(folder.checkpoint).as_posix(): path for path in weights if path.is_file()}
+    records = (folder.path / name for name in RECORDS)
+    return {path.name: path for path in records if path.is_file()} | {
+        "config.toml": to_toml(shareable(config)).encode()
+    }

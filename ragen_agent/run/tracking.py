@@ -110,7 +110,8 @@ class WeightsAndBiases:
                 resume="allow",
                 dir=folder.path,
                 config=asdict(shareable(config)),
-                settings=wandb.Settings(console="off"),  # the progress bar is drawn by rich
+                # The progress bar is drawn by rich; metadata hold the command line, and so perhaps keys.
+                settings=wandb.Settings(console="off", x_disable_meta=True),
             )
         except wandb.Error as error:
             raise ValueError(

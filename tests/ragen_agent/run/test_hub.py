@@ -171,6 +171,21 @@ def test_an_unreachable_hub_does_not_end_a_run(tmp_path: Path, hub: Double, monk
     assert [line.partition(" was")[0] for line in said] == ["hub.model: me/lake", "hub.dataset: me/lake-episodes"]
 
 
+def test_files_that_cannot_be_made_do_not_end_a_run(
+    tmp_path: Path, hub: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(config: Config) -> str:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("ragen_agent.run.hub.to_toml", broken)
+    config, folder = finished(tmp_path / "run", {"dataset": HUB["dataset"]})
+    said: list[str] = []
+    push(Config(), {}, folder, said.append)
+    assert not said, "no repository is named"
+    push(config, {}, folder, said.append)
+    assert "hub.dataset: me/lake-episodes was not uploaded: OSError: disk full" in said[0]
+
+
 @pytest.mark.parametrize("name", ["lake", "me/la ke", "a/b/c", "https://huggingface.co/me/lake"])
 def test_a_name_that_the_hub_cannot_have_is_refused_before_the_run(name: str) -> None:
     with pytest.raises(ValueError, match="give OWNER/NAME"):

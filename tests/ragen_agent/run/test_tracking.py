@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,7 @@ needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the e
 def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setattr(sys, "argv", ["ragen-agent", "train", "--set", "program.command=agent --key aKey"])
     begin, sent = import_module("wandb").init, list[tuple[str, int, dict[str, float]]]()
 
     def spied(**options: Any) -> Any:
@@ -54,7 +56,8 @@ def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pyte
     assert [(run, step) for run, step, _ in sent] == [(name, record["iteration"] + 1) for record in metrics], "once"
     for key in ("success", "return", "return_std", "train_tokens"):
         assert [figures[key] for _, _, figures in sent] == [pytest.approx(record[key]) for record in metrics]
-    assert len([*(folder.path / "wandb").glob("offline-run-*/*.wandb")]) == 2
+    files = [each.read_bytes() for each in (folder.path / "wandb").glob("offline-run-*/*.wandb")]
+    assert [b"aKey" in each for each in files] == [False, False]
 
 
 @needs_wandb
@@ -112,6 +115,20 @@ def test_a_resumed_run_sends_all_that_the_server_does_not_have(tmp_path: Path, m
     append_json_lines(folder.metrics, [{"iteration": iteration, "success": 0.5} for iteration in range(3)])
     tracking.WeightsAndBiases(config, folder)
     assert sent == [2, 3]
+
+
+@needs_wandb
+def test_the_settings_go_without_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> SimpleNamespace:
+        begun.append(options)
+        return SimpleNamespace(step=0)
+
+    monkeypatch.setattr("wandb.init", init)
+    config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}, "program": {"command": "agent --key aKey"}}))
+    tracking.WeightsAndBiases(config, RunFolder.create(tmp_path / "run", config))
+    assert "agent --key aKey" not in json.dumps(begun[0]["config"])
 
 
 @needs_wandb
