@@ -229,8 +229,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _finding(row: Mapping[str, Any], check: Mapping[str, Any]) -> list[str]:
-    detail = " ".join(check["detail"].replace("|", "\\|").split())
-    again = "yes" if check["reproduced"] else f"no: {check['not_reproduced']}".replace("|", "\\|")
+    detail = " ".join(check["detail"].split())
+    again = "yes" if check["reproduced"] else f"no: {check['not_reproduced']}"
     if reason := FALSE_ALARMS.get((row["target"], check["check"])):
         again = f"{again}; false alarm: {reason}"
     return [f"`{row['target']}`", f"{check['severity']}: {check['check']}", detail[:300], again]

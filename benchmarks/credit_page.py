@@ -70,7 +70,8 @@ By policy, the cosine of Dr. GRPO with {middle} groups, and what is surely above
   replies of at most six tokens without thoughts, at temperature 0.7. Lakes have 3x3 cells. Rooms of Sokoban have 3x3
   cells inside their walls and solutions of at most four moves. Larger games and long episodes may differ.
 - Only the first step on fresh episodes: nothing is clipped, and there is no filter, KL term or entropy bonus. The
-  aggregation is `sequence_sum` for all.
+  aggregation is `sequence_sum` for all. Rules with advantages of turns have `training.gamma_turn=1`; with the default
+  of 0.95 they follow the gradient of a discounted return, which is not measured here.
 - A high cosine is the right direction of one step, not a measured end of training. Critics are fitted to {critic}
   further episodes, whose tokens the figure does not count.
 - *Surely*: the paired difference over the same {batches} batches differs from 0 at 5 % by Student's t, after the
@@ -84,7 +85,8 @@ By policy, the cosine of Dr. GRPO with {middle} groups, and what is surely above
 Estimates with half of their 95 % intervals over batches. In the tables of bias and noise an empty cell is too noisy to
 measure. The rollout tree is `training.groups_by=tree` with `training.algo=rloo`. It has four first replies and two
 replies after each (`training.branches=[4,2]`; in Sokoban two at each turn). It takes part with as many groups but
-draws some 70 % of the tokens (in Sokoban half); Figure 1 compares by tokens.
+draws some 70 % of the tokens (in Sokoban half); Figure 1 compares by tokens. Its rows were measured by an earlier
+implementation of the same formula.
 
 **Policies.** *Left out* is the mean share of replies in a state that the exact solution does not follow; their return
 counts as the middle of its bounds.

@@ -101,9 +101,10 @@ def _page(
     missing = [run.arm for run in planned if run.config.seed not in runs.get(run.arm.name, {})]
     whole = f"All {len(planned)} runs are complete."
     if missing:
+        whole = f"{len(planned) - len(missing)} of {len(planned)} runs are complete: "
+        left = "; ".join(f"{name}: {count}" for name, count in Counter(arm.name for arm in missing).items())
         described = all(arm.seeds for arm in missing)
-        change = "no conclusion rests on the others" if described else "the conclusions may change"
-        whole = f"{len(planned) - len(missing)} of {len(planned)} runs are complete: {change}."
+        whole += f"no comparison rests on the others ({left})." if described else "the conclusions may change."
     places = Counter(run.summary.get("gpu", "CPUs") for seeds in runs.values() for run in seeds.values())
     if set(places) - {"CPUs"}:
         whole += f" Runs {', '.join(f'on {name}: {count}' for name, count in places.items())}."

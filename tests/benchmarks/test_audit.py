@@ -41,13 +41,13 @@ def test_findings_that_are_not_reproduced_are_listed_and_fail(
     assert capsys.readouterr().err == ""
     row = next(row for row in rows if row["target"] == "Taxi-v4")
     check = next(check for check in row["checks"] if check["status"] == "finding")
-    check |= {"reproduced": False, "not_reproduced": "no assertion of its evidence failed"}
+    check |= {"reproduced": False, "not_reproduced": "no assertion of its evidence failed", "detail": "a|b"}
     audit.OUT.write_text(json.dumps(rows))
     assert audit.main(["--page-only"]) == 1
     shown = capsys.readouterr().err
     line = f"not reproduced: {row['library']}, Taxi-v4, {check['check']}: no assertion of its evidence failed"
     assert shown.splitlines() == [line]
-    assert "| no: no assertion of its evidence failed |" in audit.PAGE.read_text(encoding="utf-8")
+    assert r"| a\|b | no: no assertion of its evidence failed |" in audit.PAGE.read_text(encoding="utf-8")
 
 
 def test_a_row_asked_again_stays_in_its_place() -> None:
