@@ -35,7 +35,7 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds
 from ragen_agent.tokens.rollout import Instance, group
-from ragen_agent.tokens.rollout_tree import grow
+from ragen_agent.tokens.rollout_tree import grow, replay_seeds
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch, distinct_prefixes, rows_of
@@ -194,10 +194,11 @@ class RolloutWorker:
                 own = [instances[row] for row in rows]
                 episodes = grow(own, settings.branches or [settings.group_size], partial(self._play, processes, path))
                 played.update(zip(rows, episodes, strict=True))
+        trajectories = [played[row] for row in range(len(instances))]
         return Rollouts(
-            [played[row] for row in range(len(instances))],
+            trajectories,
             [games[index].config.game for index in chosen],
-            [instance.noise_seed for instance in instances],
+            replay_seeds(trajectories, instances, settings.branches),
             families,
         )
 

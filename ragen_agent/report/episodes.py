@@ -209,13 +209,18 @@ class GameReplayer:
         self._levels: dict[str, Level] = {}
 
     def knows(self, episode: StoredEpisode) -> bool:
-        """True if it draws this level from this seed; then the level is remembered. Call it before ``details``."""
+        """True if it can replay the episode; then the level is remembered. Call it before ``details``.
+
+        It draws the level from the seed, and a stochastic game has one noise seed for all turns of the episode.
+        """
         t = episode.trajectory
+        env = self._env("train" if episode.trained else self.config.evaluation.split)
+        if episode.record.get("noise_seed") is None and env.game.stochastic:
+            return False
         if t.level_id in self._levels:
             return True
         if t.seed is None:
             return False
-        env = self._env("train" if episode.trained else self.config.evaluation.split)
         env.reset(seed=t.seed)
         if env.level.id != t.level_id:
             return False
@@ -311,7 +316,7 @@ def _bench_record(episode: StoredEpisode, index: int, env: TurnEnv) -> EpisodeRe
 
 
 def _transcript(episode: StoredEpisode) -> dict[str, Any]:
-    """An episode that cannot be replayed, as of another version's levels: its messages stand in place of boards."""
+    """An episode that cannot be replayed, as of another version's levels or a tree: its messages in place of boards."""
     t, prompts = episode.trajectory, episode.prompts
     turns = [
         {"message": prompts[k], "reply": reply, "reward": round(t.turn_rewards[k], 6), "frames": [k + 1, k + 1]}

@@ -43,7 +43,8 @@ class Monitor:
         figures |= self.timed("replies", lambda: iteration.figures(self.piece))
         if _due(self.config.diagnostics.information_every, iteration.number):
             seed = derive_seed(self.config.seed, SeedStream.INFORMATION, iteration.number)
-            measure = partial(information_figures, policy, iteration.played, self.piece, seed, past)
+            played, own = iteration.played, iteration.own_tokens
+            measure = partial(information_figures, policy, played, self.piece, seed, past, own)
             figures |= self.timed("information", measure)
         return figures
 

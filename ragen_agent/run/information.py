@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ragen_agent.inference.vision import ImageTable
@@ -68,17 +69,22 @@ def information_figures(
     piece: Callable[[int], str],
     seed: int = 0,
     past: Sequence[Mapping[str, Any]] = (),
+    own: Sequence[NDArray[np.bool_]] | None = None,
 ) -> dict[str, float]:
     """``Information`` of an iteration's first turns, and under ``turns_...`` of a sample of all its turns.
 
     Each comes with ``information_zscore``, the mutual information over ``marginal_std`` + 0.001, and
     ``information_zscore_ema``, where the std is its moving average (0.9 of the old value) over the records ``past``. A
-    sample with fewer than two prompts or without reasoning is left out. ``seed`` draws the turns.
+    sample with fewer than two prompts or without reasoning is left out. ``seed`` draws the turns. ``own`` are
+    the tokens of each episode that no episode before holds, None if no episodes branch: a first reply that the branches
+    of a tree share is one sample.
     """
     images = ImageTable() if any(t.images for t in played) else None
     whole = [t for t in played if t.failure is None]
+    mine = [t.sampled for t in played] if own is None else own
+    firsts = [t for t, mask in zip(played, mine, strict=True) if t.failure is None and mask[t.turn_ends[0]]]
     figures: dict[str, float] = {}
-    for prefix, found in (("", _first_turns(whole, piece, images)), ("turns_", _turns(whole, piece, images, seed))):
+    for prefix, found in (("", _first_turns(firsts, piece, images)), ("turns_", _turns(whole, piece, images, seed))):
         lengths = torch.tensor([[len(said) for _, said in samples] for samples in found.values()])
         if len(found) < 2 or not bool((lengths > 0).any()):
             continue

@@ -38,7 +38,7 @@ class Rollouts:
 
     trajectories: list[Trajectory]
     games: list[str]  # of each group
-    noise_seeds: list[int]  # of each episode, from its first reply that it does not share with another on
+    noise_seeds: list[int | None]  # of each episode; None if its turns met the noise of several seeds
     families: set[int]  # of the levels, see ``ragen_gym.games.game.Game.family``
     updates: list[int] = field(default_factory=list)  # that the engine had received when it played each episode
 

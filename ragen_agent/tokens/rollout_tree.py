@@ -40,7 +40,9 @@ def grow(
             for row in range(0, len(instances), sharing // branch)
             if turn == 0 or row % sharing
         }
-        over = {row: parent for row, parent in parents.items() if turn and len(past[parent]) <= turn}
+        # An episode that failed in this turn has reached the state at its start, from which the others go on.
+        ended = {row for row, before in past.items() if len(before) < turn + (found[row].failure is None)}
+        over = {row: parent for row, parent in parents.items() if parent in ended}
         begun = {row: past[parent][:turn] if turn else [] for row, parent in parents.items() if row not in over}
         played = play([replace(instances[row], past=before) for row, before in begun.items()], turn) if begun else []
         for (row, before), episode in zip(begun.items(), played, strict=True):
@@ -60,23 +62,41 @@ def own_tokens(episodes: Sequence[Trajectory], branches: Sequence[int]) -> list[
         episodes: of groups that were grown, one after another.
         branches: see ``grow``; empty if no episodes branch, so that all sampled tokens are an episode's own.
     """
-    found, size = [], prod(branches)
+    found = []
     for row, episode in enumerate(episodes):
-        sharing, shared = size, 0  # turns that an earlier episode holds
-        while row % sharing:
-            sharing //= branches[shared]
-            shared += bool(row % sharing)
         own = episode.sampled.copy()
-        if shared:
+        if shared := _shared_turns(row, branches):
             own[: episode.turn_ends[shared - 1] + 1 if shared <= len(episode.turn_ends) else None] = False
         found.append(own)
     return found
 
 
+def replay_seeds(
+    episodes: Sequence[Trajectory], instances: Sequence[Instance], branches: Sequence[int]
+) -> list[int | None]:
+    """The noise seed of all turns of each episode; None for one that met the noise of several.
+
+    The arguments are those of ``grow`` and what it returned; ``branches`` may be empty, as for ``own_tokens``.
+    """
+    found: dict[int, int | None] = {}
+    for row, (episode, instance) in enumerate(zip(episodes, instances, strict=True)):
+        first = instances[row - row % prod(branches)]
+        alone = not _shared_turns(row, branches) or instance.noise_seed == first.noise_seed
+        found.setdefault(id(episode), instance.noise_seed if alone else None)
+    return [found[id(episode)] for episode in episodes]
+
+
+def _shared_turns(row: int, branches: Sequence[int]) -> int:
+    """Number of first turns of an episode that one before it in its group holds."""
+    sharing, shared = prod(branches), 0
+    while row % sharing:
+        sharing //= branches[shared]
+        shared += bool(row % sharing)
+    return shared
+
+
 def _replies(episode: Trajectory, noise_seed: int) -> list[PastReply]:
-    """The replies of an episode; none of one that failed."""
-    if episode.failure is not None:
-        return []
-    before = episode.sampled.cumsum()[list(episode.turn_ends)][:-1]
-    ids, log_probs = (np.split(part[episode.sampled], before) for part in (episode.ids, episode.log_probs))
+    """The replies of the turns that an episode played, without the reply that it failed in."""
+    ends = episode.sampled.cumsum()[list(episode.turn_ends)]
+    ids, log_probs = (np.split(part[episode.sampled], ends)[:-1] for part in (episode.ids, episode.log_probs))
     return [PastReply(said.tolist(), p.tolist(), noise_seed) for said, p in zip(ids, log_probs, strict=True)]

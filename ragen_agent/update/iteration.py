@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ragen_agent import algo
@@ -154,10 +156,15 @@ class Iteration:
         rows: list[int] = self.groups.kept.flatten().nonzero().flatten().tolist()
         return rows
 
+    @cached_property
+    def own_tokens(self) -> list[NDArray[np.bool_]]:
+        """The sampled tokens of each episode that no episode before it holds, bool (T,) each."""
+        return own_tokens(self.played, self.settings.branches)
+
     @property
     def sampled_tokens(self) -> int:
         """Number of sampled tokens; those that the branches of a tree share count once."""
-        return sum(int(each.sum()) for each in own_tokens(self.played, self.settings.branches))
+        return sum(int(each.sum()) for each in self.own_tokens)
 
     @property
     def entropy_sampled(self) -> float:
@@ -193,13 +200,15 @@ class Iteration:
         ``return_std`` is the mean return std of all groups, ``return_std_kept`` and ``return_std_dropped`` of the kept
         and the dropped ones; ``groups`` holds of each group its return std and 1 if the filter keeps it, else 0.
         ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are truncated, and learned
-        from. With dynamic sampling, ``refilled`` counts the levels played beyond ``Training.groups`` to replace decided
-        ones, and ``lacking`` the decided levels without a replacement, which the update lacks; ``success`` counts all
-        episodes. With overlong shaping, ``overlong`` is the share of penalised replies; with stated budgets,
-        ``budget_reward`` is the mean of their rewards over the episodes.
+        from. It and ``failures`` count an episode once that stands in several places of a tree. With dynamic sampling,
+        ``refilled`` counts the levels played beyond ``Training.groups`` to replace decided ones, and ``lacking`` the
+        decided levels without a replacement, which the update lacks; ``success`` counts all episodes. With overlong
+        shaping, ``overlong`` is the share of penalised replies; with stated budgets, ``budget_reward`` is the mean of
+        their rewards over the episodes.
         """
         whole = [t for t in self.played if t.failure is None]
-        kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
+        distinct = {id(t): t for t in self.played}.values()
+        kinds = Counter(failure_kind(t.failure) for t in distinct if t.failure is not None)
         kept, std = self.groups.kept.any(1), self.groups.return_std
         return {
             "success": _mean([t.success for t in whole]),
@@ -211,22 +220,22 @@ class Iteration:
             "groups": [[round(value, 6), int(keep)] for value, keep in zip(std.tolist(), kept.tolist(), strict=True)],
             "kept": len(self.kept),
             "kept_share": float(kept.float().mean()),
-            "failed": len(self.played) - len(whole),
+            "failed": kinds.total(),
             "failures": {str(kind): kinds[kind] for kind in Failure if kinds[kind]},
-            "overflowed": sum(t.overflowed for t in whole),
+            "overflowed": sum(t.overflowed for t in distinct if t.failure is None),
             "entropy_sampled": self.entropy_sampled,
             **self.counts,
-            **reply_figures(self.learned, piece),
+            **reply_figures(self.learned, piece, self.own_tokens),
         }
 
     def episode_records(
-        self, noise_seeds: Sequence[int], advantages: Sequence[Sequence[float]] = ()
+        self, noise_seeds: Sequence[int | None], advantages: Sequence[Sequence[float]] = ()
     ) -> dict[int, dict[str, Any]]:
         """The episodes to record, by index: the first ones, and the best and worst of the most uncertain kept group.
 
-        That group has the largest return std among the kept. A record also holds the noise seed, for replay, whether
-        the filter kept the episode, and the advantages of its sampled tokens if it was learned from: ``advantages`` of
-        the episodes ``rows``, none where nothing was.
+        That group has the largest return std among the kept. A record also holds the noise seed, for replay, None
+        for an episode that no one seed replays, whether the filter kept the episode, and the advantages of its sampled
+        tokens if it was learned from: ``advantages`` of the episodes ``rows``, none where nothing was.
         """
         rows, size = list(range(min(RECORDED, len(self.played)))), self.groups.kept.shape[1]
         if kept := self.kept:

@@ -18,6 +18,9 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ragen_agent.tokens.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -217,24 +220,36 @@ def _tokens_until(ends: list[int], character: int) -> int:
     return next((count for count, end in enumerate(ends, 1) if end >= character), len(ends))
 
 
-def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str] | None = None) -> dict[str, float]:
+def reply_figures(
+    trajectories: Sequence[Trajectory],
+    piece: Callable[[int], str] | None = None,
+    own: Sequence[NDArray[np.bool_]] | None = None,
+) -> dict[str, float]:
     """Shares and means over the turns of an iteration that the environment reports on.
 
     ``reply_tokens``: sampled tokens per turn, end token included. ``reasoning_tokens``: tokens between the thinking
     tags, 0 without tags, and ``valid_thinking_rate``: share of turns with such a token; both measured only with
-    ``piece``, which gives a token's text. ``repeated_rate``: share of turns
-    whose reply occurs more than once, token by token; it is high for any policy with few moves, so its trend matters
-    more than its value. ``invalid_rate``: malformed, or an unknown action. ``effective_rate``: the board changed or the
-    game ended. ``observation_rate`` and ``prediction_rate``: the described or predicted board was exactly right.
+    ``piece``, which gives a token's text. ``repeated_rate``: share of turns whose reply occurs more than once, token by
+    token; it is high for any policy with few moves, so its trend matters more than its value, and a reply that the
+    branches of a tree share is one reply: ``own`` are the tokens that no episode before holds, None if no episodes
+    branch. ``invalid_rate``: malformed, or an unknown action. ``effective_rate``: the board changed or the game ended.
+    ``observation_rate`` and ``prediction_rate``: the described or predicted board was exactly right.
     """
     whole = [t for t in trajectories if t.failure is None]
     said = [turn for t in whole for turn in t.turn_infos]
     spans = [(t, span) for t in whole for span in turn_spans(t)]
-    replies = Counter(tuple(t.ids[slice(*span)].tolist()) for t, span in spans)
+    mine = [t.sampled for t in trajectories] if own is None else own
+    drawn = [
+        tuple(t.ids[first:end].tolist())
+        for t, mask in zip(trajectories, mine, strict=True)
+        for first, end in turn_spans(t)
+        if t.failure is None and mask[end - 1]
+    ]
+    replies = Counter(drawn)
     reasoning = [] if piece is None else [end - first for t in whole for first, end in reasoning_spans(t, piece)]
     measured: dict[str, tuple[float, int]] = {  # a sum and its divisor
         "reply_tokens": (sum(int(t.sampled.sum()) for t in whole), len(spans)),
-        "repeated_rate": (sum(count for count in replies.values() if count > 1), len(spans)),
+        "repeated_rate": (sum(count for count in replies.values() if count > 1), len(drawn)),
         "invalid_rate": (sum(bool(turn.problem) for turn in said), len(said)),
         "effective_rate": (sum(turn.effective for turn in said), len(said)),
         "observation_rate": _share(turn.observation_right for turn in said),

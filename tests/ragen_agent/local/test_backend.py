@@ -238,6 +238,23 @@ def test_a_curriculum_changes_the_options_on_the_way() -> None:
     assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
 
 
+def test_the_turns_of_a_tree_are_sampled_with_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure({"training": {"algo": "rloo", "groups_by": "tree", "branches": [2, 2]}})
+    seeds, play = list[int](), Policy.play
+
+    def recorded(policy: Policy, *args: Any) -> list[Trajectory]:
+        seeds.append(args[-1])
+        return play(policy, *args)
+
+    monkeypatch.setattr(Policy, "play", recorded)
+    worker = RolloutWorker(config, Policy.build(config))
+    instances = worker.instances(0)
+    found = worker.play(0, instances)
+    assert len(seeds) == len(set(seeds)) == 2
+    assert found.noise_seeds[::2] == [each.noise_seed for each in instances[::2]]
+    assert None in found.noise_seeds, "no one seed replays a branch"
+
+
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
 OPTIONS: list[dict[str, Any]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,3 +74,18 @@ def test_an_episode_is_replayed_with_the_noise_that_it_met(shown: list[tuple[Tra
         assert len(details["turns"]) == len(trajectory.turn_ends)
         text = " ".join(details["facts"])
         assert "than the rules allow" not in text
+
+
+@pytest.mark.parametrize(("game", "replayed"), [("FrozenLake", False), ("Sokoban", True)])
+def test_an_episode_that_met_the_noise_of_several_seeds_is_shown_by_its_messages(
+    game: str, replayed: bool, tmp_path: Path
+) -> None:
+    """Without a noise seed in its record; a deterministic game needs none."""
+    config = with_settings(Config(), SETTINGS | {"game": game, "env_options": {}})
+    folder = RunFolder.create(tmp_path / "run", config)
+    [process] = Policy.build(config).processes("train", 1)
+    process.begin(seed=0)
+    record = {"phase": "train", "iteration": 0, "kept": True, "noise_seed": None}
+    append_json_lines(folder.episodes, [{**record, **finished(process, REPLIES).to_dict()}])
+    [[entry]] = EpisodeViews(load_runs([folder.path])[0], several=False).groups()
+    assert ("not replayed" not in entry.details()["facts"]) is replayed

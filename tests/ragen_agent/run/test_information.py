@@ -58,6 +58,17 @@ def test_the_information_of_first_turns_reads_no_later_ones() -> None:
     assert policy.asked[:8] == own
 
 
+def test_a_first_reply_that_branches_share_is_read_once() -> None:
+    """Four episodes of each level in a tree of (2, 2), so two reasonings of each."""
+    policy, played = Knowing(), [episode(names) for names in ("Ax",) * 4 + ("Bx",) * 4]
+    groups = ScoredGroups(torch.zeros(2, 4), torch.ones(2, 4, dtype=torch.bool), torch.zeros(2))
+    settings = Training(algo="rloo", groups_by="tree", group_size=4, branches=[2, 2])
+    iteration = Iteration(0, played, played, ["Bandit"] * 2, groups, False, {}, settings)
+    monitor = Monitor(with_settings(Config(), {"diagnostics": {"information_every": 1}}), chr, None)
+    monitor.before_update(cast(MeasuredPolicy, policy), iteration)
+    assert policy.asked[:8] == [f"{prompt}:<think>it is {said}" for said in "AABB" for prompt in "AB"]
+
+
 def test_a_template_and_a_policy_that_reads_its_prompt() -> None:
     """The prompts of 16 turns at distinct places; log P nats are the most that a reasoning can carry."""
     played = [episode(names) for names in ("ABCD", "EFGH", "IJKL", "MNOP", "QRST", "UVWX")]

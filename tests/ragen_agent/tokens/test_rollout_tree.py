@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import Instance
-from ragen_agent.tokens.rollout_tree import grow, own_tokens
+from ragen_agent.tokens.rollout_tree import grow, own_tokens, replay_seeds
 from ragen_agent.tokens.trajectory import Trajectory
 
 GROUPS, BRANCHES = 6, [3, 1, 2]
+FAILURE = "engine_error: out of memory"
 SIZE = 6
 
 
@@ -30,16 +32,23 @@ def policy(request: pytest.FixtureRequest) -> Policy:
     return Policy.build(with_settings(Config(), settings))
 
 
-def grown(policy: Policy, played: list[list[Instance]] | None = None, failing: int = -1) -> list[Trajectory]:
-    """Trees on several levels; one of the first episodes may fail."""
+def grown(policy: Policy, played: list[list[Instance]] | None = None, failing_after: int = -1) -> list[Trajectory]:
+    """Trees on several levels; the second of the first episodes may fail after so many turns."""
     processes = policy.processes("train", 5)
 
     def play(instances: list[Instance], turn: int) -> list[Trajectory]:
         if played is not None:
             played.append(instances)
         found = policy.play(processes, instances, 1.0, turn)
-        if turn == 0 and failing >= 0:
-            found[failing] = replace(found[failing], failure="engine_error: out of memory")
+        if turn == 0 and failing_after >= 0:
+            first, end = found[1], failing_after
+            found[1] = replace(
+                first,
+                failure=FAILURE,
+                turn_ends=first.turn_ends[:end],
+                turn_rewards=first.turn_rewards[:end],
+                turn_infos=first.turn_infos[:end],
+            )
         return found
 
     return grow([Instance(level, SIZE * level + i) for level in range(GROUPS) for i in range(SIZE)], BRANCHES, play)
@@ -111,7 +120,43 @@ def test_replies_are_kept_only_for_a_turn_that_branches() -> None:
         assert grow([Instance(0, i) for i in range(3)], branches, lambda begun, turn: episodes) == episodes
 
 
-def test_an_episode_that_fails_stands_in_the_places_of_its_branches(policy: Policy) -> None:
-    found = grown(policy, failing=1)
-    assert [bool(each.failure) for each in found[:SIZE]] == [False, False, True, True, False, False]
+def test_a_failure_takes_along_only_the_branches_that_begin_after_it(policy: Policy) -> None:
+    found = grown(policy, failing_after=1)
+    assert [each.failure for each in found[:SIZE]] == [None, None, FAILURE, FAILURE, None, None]
     assert found[2] is found[3]
+    found = grown(policy, failing_after=2)
+    assert [each.failure for each in found[:SIZE]] == [None, None, FAILURE, None, None, None]
+    assert parts(found[2]) == parts(found[3])[:2]
+
+
+def of_one_reply(policy: Policy) -> Callable[[list[Instance], int], list[Trajectory]]:
+    """A policy that always moves down, so that episodes on a level differ by their noise alone."""
+    longer = with_settings(policy.config, {"turns": {"max_tokens_per_turn": 40}})
+    [process] = replace(policy, config=longer).processes("train", 1)
+    reply = [*process.chat.tokenizer.encode("<answer>Down</answer>", add_special_tokens=False), process.chat.end_id]
+
+    def episode(instance: Instance) -> Trajectory:
+        instance.begin(process)
+        while not process.done:
+            process.append_reply(reply, [-0.5] * len(reply))
+        return process.trajectory()
+
+    return lambda instances, turn: list(map(episode, instances))
+
+
+def test_noise_after_a_branch_is_new_and_an_episode_of_one_seed_is_replayed_by_it(policy: Policy) -> None:
+    play = of_one_reply(policy)
+    instances = [Instance(level, 4 * level + i) for level in range(12) for i in range(4)]
+    found = grow(instances, [2, 2], play)
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    assert all(parts(one)[0] == parts(other)[0] for one, other in pairs)
+    assert any(one.messages != other.messages for one, other in pairs), "equal replies slip apart"
+    seeds = replay_seeds(found, instances, [2, 2])
+    assert [seed is None for seed in seeds[1::2]] == [one is not other for one, other in pairs]
+    assert None not in seeds[::2]
+    for instance, seed, episode in zip(instances, seeds, found, strict=True):
+        if seed is not None:
+            assert play([Instance(instance.seed, seed)], 0)[0].messages == episode.messages
+    one_noise = [replace(each, noise_seed=each.seed) for each in instances]
+    assert replay_seeds(grow(one_noise, [2, 2], play), one_noise, [2, 2]) == [each.seed for each in instances]
+    assert replay_seeds(play(instances, 0), instances, []) == [each.noise_seed for each in instances]

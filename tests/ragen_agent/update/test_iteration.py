@@ -13,7 +13,8 @@ from rich.console import Console
 
 from ragen_agent.config import Training
 from ragen_agent.run.console import Display
-from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
+from ragen_agent.update.advantages import turn_advantages
 from ragen_agent.update.iteration import Iteration, score, teaches_nothing, undecided
 
 
@@ -107,6 +108,31 @@ def test_episodes_that_run_out_of_tokens_are_counted_and_said() -> None:
         with display.progress("reinforcement", 1):
             display.advance(record)
         assert ("out of tokens" in out.getvalue()) is said
+
+
+def test_a_tree_by_hand() -> None:
+    """Two first replies, 7 and 8, two after each: Q is 1/2 and 1 of the first, and 1, 0, 1, 1 of the second ones."""
+    info = TurnInfo("", 1, 1, True)
+    leaves = [
+        Trajectory(
+            ids=np.array([0, first, 0, second]),
+            sampled=np.array([False, True, False, True]),
+            log_probs=np.array([0, -1, 0, -1], dtype=np.float32),
+            turn_ends=(1, 3),
+            turn_rewards=(0.0, reward),
+            terminated=True,
+            turn_infos=(info, info),
+        )
+        for first, second, reward in ((7, 1, 1.0), (7, 2, 0.0), (8, 3, 1.0), (8, 4, 1.0))
+    ]
+    settings = Training(algo="rloo", groups_by="tree", branches=[2, 2], group_size=4, filter="none", gamma_turn=1.0)
+    made = Iteration.score_and_filter(0, leaves, ["A"], settings, 0)
+    assert list(map(turn_advantages, made.learned)) == [(-0.5, 1.0), (-0.5, -1.0), (0.5, 0.0), (0.5, 0.0)]
+    assert made.sampled_tokens == 6
+    assert made.figures(None)["repeated_rate"] == 0.0, "a reply in two places is one reply"
+    broken = replace(leaves[2], failure="engine_error: x")
+    figures = Iteration.score_and_filter(0, [*leaves[:2], broken, broken], ["A"], settings, 0).figures(None)
+    assert (figures["failed"], figures["failures"]) == (1, {"engine_error": 1})
 
 
 def test_the_filter_of_ragen_2_by_hand() -> None:
