@@ -317,7 +317,7 @@ def _page(results: dict[str, Any]) -> str:
             exactly.append([name, f"{100 * low:.2f} to {100 * high:.2f}", truth, *figures])
     return PAGE.format(
         lakes=markdown_table(HEAD, [_row(name, row) for name, row in rows[LAKES].items()]),
-        answer="\n".join(_answer(name, rows[LAKES][name]["budget"]) for name in MODELS),
+        answer="\n".join(_answer(name, rows[LAKES][name]) for name in MODELS),
         tables="\n\n".join(
             f"**{split}**\n\n{markdown_table(HEAD, [_row(*item) for item in found.items()])}"
             for split, found in rows.items()
@@ -344,20 +344,29 @@ def _page(results: dict[str, Any]) -> str:
     )
 
 
-def _answer(name: str, entry: Any) -> str:
-    """Verdict on one model's intervals against the best constant one."""
-    said = []
+def _answer(name: str, row: Any) -> str:
+    """Verdict on one model's intervals against the best constant one, and on its ``impossible``."""
+    said, entry = [], row["budget"]
     for truth, of in (("optimal play", entry["optimal"]), ("its own play", entry["own"])):
         excess = of["constant"]["excess"]
         verdict = (
             "worse" if excess["low"] > 0 else "better" if excess["high"] < 0 else "neither clearly worse nor better"
         )
         said.append(f"{verdict} against {truth} (score above it {_scored(excess)})")
-    stop = entry["stopping"]
+    verdicts = f"compared with the best constant interval: {', and '.join(said)}"
+    return f"- **{name.capitalize()}**, {verdicts}. {_stopping(row)}"
+
+
+def _stopping(row: Any) -> str:
+    """What stopping at the first ``impossible`` saves and costs, beside the success of all episodes."""
+    stop, success = row["budget"]["stopping"], row["success"]
+    if not stop["episodes"]:
+        return "It never says `impossible`."
+    lost, won = (round(rate * success["n"]) for rate in (stop["successes_lost"], success["rate"]))
     return (
-        f"- **{name.capitalize()}**, compared with the best constant interval: {', and '.join(said)}. Stopping at its "
-        f"first `impossible` would save {percent(stop['tokens'])} of its tokens and lose "
-        f"{percent(stop['successes_lost'])} of the episodes, which succeed."
+        f"Of the {stop['episodes']} episodes in which it says `impossible`, {lost} then succeed "
+        f"({percent(lost / stop['episodes'])}; of all {percent(success['rate'])}). Stopping at the first would save "
+        f"{percent(stop['tokens'])} of its tokens and lose {lost} of its {won} successes."
     )
 
 

@@ -67,8 +67,7 @@ Clear, without a correction for their number: {clear} of the {compared} comparis
 
 UNTRAINED = """\
 **A pretrained model** was not trained in this way: `python -m benchmarks.budget --rewards --model smollm2-135m` does
-it, goes on where it was stopped, and adds its table here. It takes some 20 core-hours on a CPU with bfloat16,
-estimated from the speed of that model's imitation there."""
+it, goes on where it was stopped, and adds its table here. How long it takes was not measured."""
 
 TRAINED = """\
 **A pretrained model**, `{model}`, by `python -m benchmarks.budget --rewards --model {model}`: it imitates {episodes}

@@ -140,6 +140,7 @@ def _page(results: Mapping[str, Any]) -> str:
     rows = sorted(results["rows"], key=lambda row: row["number"])
     faulty = [row for row in rows if row["kind"] != "fine"]
     fine, skewed = [row for row in rows if row not in faulty], [row for row in rows if "skew" in row["about"]]
+    tried = [row for row in rows if row["number"] in (0, 1, 2, 8, 12, 16, 28)]
     shuffled = [row for row in rows if row["verdict"] == "no signal" and _answer(row, BLIND)["n"]]
     seconds = sorted(row["seconds"] for row in rows)
     return f"""\
@@ -211,11 +212,11 @@ The median planted environment took {median(seconds):.0f} processor seconds and 
   large, as in a bandit with a risky arm, that can be nearly all there is to gain.
 - A verdict depends on the time. `Blackjack-v1` once got "teaches" with `--minutes 0.3`: the blind copy had not yet
   learned.
-- A KL term towards the warm start is not in the command. It was tried on numbers 0, 1, 2, 8, 12, 16 and 28 alone, with
-  a weight of 0.1 of the range of returns and no other weight, for up to 60 processor seconds. The verdict was wrong on
-  12 alone. The signal of 28 rose to 0.42, and that of 16 fell to 0.26. Where pay differs, replies then keep differing:
-  training lasts until its time ends, and the command gives no "no signal" to a training that the time ended. The other
-  33 were not run.
+- A KL term towards the warm start is not in the command. It was tried on numbers 0, 1, 2, 8, 12, 16 and 28 alone,
+  with one weight, one training each and more time. They were chosen when their verdicts were known, with all that the
+  command gets wrong but 20. With the term 6 were right, without it {_right(tried)}; how much of that is the time was
+  not tried. The record does not hold these runs. The term was left out because where pay differs, replies then keep
+  differing: training lasts until its time ends, and the command gives no "no signal" to a training that the time ended.
 - `skew` overwrites the right answer in four tenths of the questions, and the text stays. The verdict is right on
   {_right(skewed)} of {len(skewed)} such environments. A blind policy has 0.62 to 0.67 of a perfect reader's gain there:
   "teaches" is hardly within reach. None of them was kept apart: that table is an easier test.

@@ -47,6 +47,17 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
     assert page.count("| the start | 50.0 |") == 2
 
 
+def test_what_impossible_says_stands_beside_the_success_of_all_episodes() -> None:
+    success = {"rate": 0.4, "n": 50}
+    stopping = {"episodes": 12, "tokens": 0.065, "successes_lost": 0.12}
+    assert budget._stopping({"success": success, "budget": {"stopping": stopping}}) == (
+        "Of the 12 episodes in which it says `impossible`, 6 then succeed (50.0 %; of all 40.0 %). "
+        "Stopping at the first would save 6.5 % of its tokens and lose 6 of its 20 successes."
+    )
+    silent = {"success": success, "budget": {"stopping": {**stopping, "episodes": 0}}}
+    assert budget._stopping(silent) == "It never says `impossible`."
+
+
 def test_a_pretrained_model_is_trained_on_what_the_suite_shows() -> None:
     said = {**budget.TRAINED, **PLAY, **REWARDED, **PRETRAINED, **PRETRAINED_START, **PRETRAINED_REWARDED}
     for name in said.keys() - PLAY.keys():
