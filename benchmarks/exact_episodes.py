@@ -46,15 +46,15 @@ the wins of its episodes on a level are binomial with this chance.
 
 {table}
 
-Means over {each} fixed test levels of FrozenLake 4x4, {played} episodes each, {episodes:,} in all. *With slip* a move
-goes astray with a chance of 20 %. The policy is the small model of `python -m benchmarks.exact` ({parameters:,}
-parameters), with two turns, at temperature {temperature:g}. Random, blind and optimal play are computed.
+Means over {each} fixed test levels of FrozenLake 4x4, at least {path} moves from the goal, {played} episodes each,
+{episodes:,} in all. *With slip* a move goes astray with a chance of 20 %. The policy is the small model of
+`python -m benchmarks.exact` ({parameters:,} parameters), with two turns, at temperature {temperature:g}. Random, blind and
+optimal play are computed.
 
 **Level by level the wins {agree} the computed success**: the smallest of the six p-values, times six, is
 {smallest:.2f}; they agree from {level:g} on. The chi-square counts levels with at least {least} expected wins and
-losses. *Level* is the smallest binomial p-value of a level, times the number of levels. Both lakes are played with the
-same random numbers for the replies, so they are tested apart. A common difference of {power:.2f} points would be found
-by the test of a lake's mean at 5 % with a chance of 80 %.
+losses. *Level* is the smallest binomial p-value of a level, times the number of levels. A common difference of
+{power:.2f} points would be found by the test of a lake's mean at 5 % with a chance of 80 %.
 
 One policy, one game: other games and models are compared with fewer episodes, in the tests.
 
@@ -93,7 +93,7 @@ def check(policy: Policy, config: Config, kept: Path, levels: int, episodes: int
         levels: levels for each of ``SUCCESS_RATES``.
         episodes: episodes in all, at least.
     """
-    lakes = [_Lake(policy, config, kept, levels, rate) for rate in SUCCESS_RATES]
+    lakes = [_Lake(policy, config, kept, levels, number) for number in range(len(SUCCESS_RATES))]
     values = [lake.values() for lake in lakes]
     blocks = -(-episodes // (len(lakes) * levels * BLOCK))
     wins = [[lake.wins(block) for lake in lakes] for block in range(blocks)]
@@ -106,12 +106,11 @@ def check(policy: Policy, config: Config, kept: Path, levels: int, episodes: int
 class _Lake:
     """The policy on the levels of one lake; results are read from a file of records, or added to it."""
 
-    def __init__(self, policy: Policy, config: Config, kept: Path, levels: int, success_rate: float) -> None:
-        self.config = with_settings(
-            config, {"env_options": {"success_rate": success_rate}, "evaluation": {"levels": levels}}
-        )
-        self.policy, self.kept = replace(policy, config=self.config), kept
-        self.about = {"success_rate": success_rate, "levels": levels}
+    def __init__(self, policy: Policy, config: Config, kept: Path, levels: int, number: int) -> None:
+        options = {**config.env_options, "success_rate": SUCCESS_RATES[number]}
+        self.config = with_settings(config, {"env_options": options, "evaluation": {"levels": levels}})
+        self.policy, self.kept, self.number = replace(policy, config=self.config), kept, number
+        self.about = {"levels": levels, **options}
         self.records = [each for each in read_records(kept) if self.about.items() <= each.items()]
         env, self.instances = evaluated_levels(self.config)
         assert isinstance(env, TurnEnv)
@@ -139,7 +138,8 @@ class _Lake:
             count = len(self.instances)
             numbers = range(block * BLOCK, (block + 1) * BLOCK)
             many = [Instance(each.seed, n * count + at) for at, each in enumerate(self.instances) for n in numbers]
-            played = self.policy.play(self.processes, many, self.config.evaluation.temperature, block)
+            seed = block * len(SUCCESS_RATES) + self.number  # so that the lakes' replies are drawn apart
+            played = self.policy.play(self.processes, many, self.config.evaluation.temperature, seed)
             assert not any(each.failure for each in played)
             found = self._keep(
                 {"block": block, "won": np.reshape([each.success for each in played], (count, BLOCK)).sum(1).tolist()}
@@ -207,6 +207,7 @@ def _page(results: Mapping[str, Any]) -> str:
         **{name: results[name] for name in ("machine", "parameters", "temperature")},
         table=markdown_table(head, rows),
         each=len(lakes[0]["wins"]),
+        path=lakes[0]["min_path"],
         played=f"{lakes[0]['episodes']:,}",
         episodes=sum(each["episodes"] * len(each["wins"]) for each in lakes),
         agree="agree with" if smallest >= LEVEL else "do not agree with",

@@ -46,11 +46,11 @@ the algorithm, the sizes, the rates and the training by LoRA are not (`ragen-age
 
 {overview}
 
-*Before* and *now* are success on fixed levels at the temperature of evaluation (0.5 by default), with 95 % intervals.
-Random moves are also played once a level. Bandit's split `test` has 16 different levels, so 256 episodes repeat them:
-the interval of *now* is over levels, that of *before* over episodes, which is too narrow. A run that was stopped before
-its last iteration shows where it was then, not where it leads. Seconds are by the clock, on a machine that other
-programs shared.
+*Before* and *now* are success on fixed levels at the temperature of evaluation (0.5 by default), with 95 % intervals;
+runs without imitation share one start. Bandit's split `test` has 16 different levels, so 256 episodes repeat them: the
+interval of *now* is over levels, that of *before* over episodes, which is too narrow. A run that was stopped before its
+last iteration shows where it was then, not where it leads. Seconds are by the clock, on a machine that other programs
+shared.
 
 {curves}
 
@@ -65,15 +65,15 @@ Machines: {machines}.
 CURVE = """\
 ## {title}
 
-{trained}; measured on the split {split}. Means of the rollouts, on the split
-train and at the temperature of training (1 by default):
+{trained}; measured on the split {split}. An iteration plays {groups} levels, {group_size} episodes
+each. Means of the rollouts, on the split train and at the temperature of training (1 by default):
 
 {table}
 """
 NOT_MEASURED = "No run has come to a measurement after training: nothing here says what reinforcement does."
 VERDICT = """\
-Without imitation, of {runs}: malformed turns were {before} % in the first {block} iterations and {after} % in the last
-{block}; {above} above random moves now, by intervals that are not corrected for their number."""
+{start} ({runs}), malformed turns were {malformed} of the first {block} iterations and {malformed_last} of the last
+{block}. Of the well-formed ones {chosen} and {chosen_last} were successes."""
 COLUMNS = (
     *("run", "iterations run", "random", "blind script", "before", "now", "optimal"),
     "s an iteration",
@@ -118,6 +118,8 @@ def _measured(run: RunFolder, config: Config) -> dict[str, Any]:
         "split": config.evaluation.split,
         "weights": Path(config.model).name,
         "trained": f"LoRA of rank {config.lora.rank}" if config.lora.rank else "all weights",
+        "groups": config.training.groups,
+        "group_size": config.training.group_size,
         "curve": [{name: each.get(name) for name in FIGURES} for each in metrics[:done]],
         "machine": machine("torch", "transformers"),
     }
@@ -141,24 +143,45 @@ def _page(results: dict[str, Any]) -> str:
     about = "; ".join(NAMED_MODELS[name].about for name in names)
     return PAGE.format(
         weights=f"\nThe weights are dequantised: {about}.\n" if about else "",
-        verdict=_verdict([run for title, run in results.items() if "now" in run and "no imitation" in title]),
+        verdict=_verdict(results),
         overview=markdown_table(COLUMNS, rows),
         curves="\n".join(_curve(title, run) for title, run in results.items()),
         machines="; ".join(dict.fromkeys(run["machine"] for run in results.values())),
     )
 
 
-def _verdict(untaught: list[dict[str, Any]]) -> str:
-    """A sentence on what reinforcement alone taught: the form, and more than random moves."""
-    if not untaught:
+def _verdict(results: dict[str, Any]) -> str:
+    """What training's rollouts show of the form and of the game, without imitation and after it; measured runs only."""
+    measured = {title: run for title, run in results.items() if "now" in run}
+    if not measured:
         return NOT_MEASURED
-    above = sum(run["now"]["low"] > run["random"]["rate"] for run in untaught)
-    blocks = (slice(BLOCK), slice(-BLOCK, None))
-    shares = [[round(100 * (_mean(run["curve"][block], "invalid_rate") or 0)) for run in untaught] for block in blocks]
-    before, after = (" to ".join(map(str, sorted({min(each), max(each)}))) for each in shares)
-    runs = f"{len(untaught)} run{'s' * (len(untaught) > 1)}"
-    is_above = f"{above} {'is' if above == 1 else 'are'}"
-    return VERDICT.format(runs=runs, before=before, after=after, block=BLOCK, above=is_above)
+    said = []
+    for untaught, start in ((True, "Without imitation"), (False, "After imitation")):
+        runs = [run for title, run in measured.items() if ("no imitation" in title) is untaught]
+        if not runs:
+            continue
+        shares = []
+        for part in (slice(BLOCK), slice(-BLOCK, None)):
+            blocks = [run["curve"][part] for run in runs]
+            malformed = [_mean(block, "invalid_rate") or 0.0 for block in blocks]
+            won = [_mean(block, "success") or 0.0 for block in blocks]
+            chosen = [share / (1 - bad) for share, bad in zip(won, malformed, strict=True) if bad < 1]
+            shares += [_span(malformed), _span(chosen)]
+        names = ("malformed", "chosen", "malformed_last", "chosen_last")
+        number = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+        said.append(VERDICT.format(start=start, runs=number, block=BLOCK, **dict(zip(names, shares, strict=True))))
+    above = sum(run["now"]["low"] > run["random"]["rate"] for run in measured.values())
+    widest = max((run["now"] for run in measured.values()), key=lambda now: now["high"] - now["low"])
+    said.append(
+        f"On the levels measured {above} of {len(measured)} runs are surely above random moves; the widest interval is "
+        f"{100 * widest['low']:.0f} to {100 * widest['high']:.0f} %, so a gain could hardly be seen."
+    )
+    return "\n".join(said)
+
+
+def _span(shares: list[float]) -> str:
+    """The least and the largest of some shares, as percentages."""
+    return " to ".join(map(str, sorted({round(100 * min(shares)), round(100 * max(shares))}))) + " %"
 
 
 def _mean(block: list[dict[str, Any]], name: str) -> float | None:
@@ -186,7 +209,9 @@ def _curve(title: str, run: dict[str, Any]) -> str:
             cells.append("" if mean is None else f"{mean * (100 if name in SHARES else 1):.{digits}f}")
         rows.append(cells)
     table = markdown_table(["iterations", *(column for column, _ in FIGURES.values())], rows)
-    return CURVE.format(title=title, table=table, **{key: run[key] for key in ("trained", "split")})
+    return CURVE.format(
+        title=title, table=table, **{key: run[key] for key in ("trained", "split", "groups", "group_size")}
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ def records(error: float, levels: int = 100, episodes: int = 4000) -> list[dict[
     return [
         {
             "success_rate": rate,
+            "min_path": 3,
             "episodes": episodes,
             "exact": stated.tolist(),
             "wins": rng.binomial(episodes, chances).tolist(),
@@ -61,7 +62,7 @@ def test_the_page_says_whether_they_agree() -> None:
 
 def test_the_check_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
-        "env_options": {"size": 2, "min_path": 1},
+        "env_options": {"size": 3, "min_path": 1},
         "turns": {"think": False, "history": 0, "max_turns": 1, "max_actions_per_turn": 1, "max_tokens_per_turn": 4},
         "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
     }
@@ -69,6 +70,7 @@ def test_the_check_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     policy, kept = Policy.build(config), tmp_path / "check.jsonl"
     whole = check(policy, config, kept, 2, 4 * BLOCK)
     assert [each["episodes"] for each in whole] == [BLOCK] * 2
+    assert [each["size"] for each in whole] == [3] * 2, "the lakes of the run"
     lines = kept.read_text(encoding="utf-8").splitlines(keepends=True)
     assert len(lines) == 4, "values and a block of each lake"
     write_atomic(kept, "".join(lines[:3]) + lines[3][:20])  # it was killed

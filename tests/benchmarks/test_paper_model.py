@@ -29,5 +29,6 @@ def test_a_run_that_was_stopped_is_said_to_be_so(tmp_path: Path) -> None:
     assert "| Bandit, no imitation, seed 0 | 7 of 9 | 50.0 | not yet | 50.0 (25.0 to 75.0) of 16 | 75.0 (" in page
     assert " of 16, 2 levels | " in page
     assert "| 6 to 7 | 50.0 | 50.0 |" in page
-    assert "Without imitation, of 1 run: malformed turns were 50 % in the first 5" in page
-    assert "0 are above random moves now" in page, "25 to 75 % holds 50"
+    assert "Without imitation (1 run), malformed turns were 50 % of the first 5" in page
+    assert "Of the well-formed ones 100 % and 100 % were successes." in page
+    assert "0 of 1 runs are surely above random moves; the widest interval is 25 to 75 %" in page
