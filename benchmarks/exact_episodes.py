@@ -48,8 +48,8 @@ the wins of its episodes on a level are binomial with this chance.
 
 Means over {each} fixed test levels of FrozenLake 4x4, at least {path} moves from the goal, {played} episodes each,
 {episodes:,} in all. *With slip* a move goes astray with a chance of 20 %. The policy is the small model of
-`python -m benchmarks.exact` ({parameters:,} parameters), with two turns, at temperature {temperature:g}. Random, blind and
-optimal play are computed.
+`python -m benchmarks.exact` ({parameters:,} parameters), with two turns, at temperature {temperature:g}. Random, blind
+and optimal play are computed.
 
 **Level by level the wins {agree} the computed success**: the smallest of the six p-values, times six, is
 {smallest:.2f}; they agree from {level:g} on. The chi-square counts levels with at least {least} expected wins and
