@@ -14,17 +14,18 @@ from benchmarks.experiments.hypothesis_tests import (
     format_difference,
     stopped_early,
 )
-from benchmarks.experiments.pages import comparisons_table
+from benchmarks.experiments.pages import P_OF_LOOKS, comparisons_table
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE
 
 #: What every verdict rests on.
-RULES = """\
+RULES = f"""\
 Two arms differ where an interval over seeds, paired, excludes 0 and the difference survives Benjamini and Hochberg's
 correction at 5 %. They are equivalent where the interval lies within 5 points. A claim needs an arm that learned. It
 gains more than 5 points over its own start, in the compared measure where that is success, and ends significantly above
-random play. A difference of arms that did not learn is counted apart. Everything else is open."""
+random play. A difference of arms that did not learn is counted apart. Everything else is open.
+{P_OF_LOOKS}"""
 
 
 def markdown_overview(

@@ -38,6 +38,11 @@ from ragen_gym.core.storage import write_atomic
 
 QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
 
+#: Which look a p-value is of.
+P_OF_LOOKS = """\
+An adjusted p is of the smallest p over the looks so far, corrected for their number: it may belong to an earlier look
+than the difference beside it."""
+
 #: What an interval over seeds does not cover.
 LEVELS = "All seeds are measured on the same levels, so an interval over seeds says nothing about other levels."
 
@@ -113,7 +118,8 @@ def _page(
         lines += [f"> {note}", ""]
     lines += [f"**Question.** {experiment.question}", "", f"**Answer.** {answer(findings)}", "", *computed]
     lines += [f"![{name}]({name})\n" for name in pictures if name != "curves.png"]
-    said = [stopped_early(findings), whole]
+    looks = stopped_early(findings)
+    said = [looks, whole, P_OF_LOOKS.replace("\n", " ") if looks else ""]
     lines += [" ".join(sentence for sentence in said if sentence), "", comparisons_table(findings)]
     lines += ["", "## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**Evidence.** {experiment.evidence}", "", f"**Limits.** {experiment.limits} {LEVELS}"]
@@ -153,13 +159,13 @@ def _arms(experiment: Experiment, runs: Runs) -> str:
 
 
 def starts_below_random(runs: Runs) -> list[str]:
-    """The arms that start significantly below random play, as a sentence and an empty line, if there are any."""
+    """The arms whose start is surely below random play, as a sentence and an empty line, if there are any."""
     pairs = {arm: (summarise(runs, arm, "before"), summarise(runs, arm, "random")) for arm in runs}
     below = [arm for arm, (start, random) in pairs.items() if start and random and start.high < random.value]
     if not below:
         return []
     named = "" if len(below) == len(runs) else f": {'; '.join(below)}"
-    many = f"{len(below)} of {len(runs)} arms start below random play"
+    many = f"{len(below)} of {len(runs)} arms start surely below random play"
     return [f"{many}, so part of their gain may be learning the format of replies{named}.", ""]
 
 

@@ -129,27 +129,30 @@ def section(folder: Path, runs: Runs) -> tuple[list[str], list[str]]:
 
 
 def _pretrained(runs: Runs) -> list[str]:
-    """The corners with a pretrained model, each seed beside the exact drift at its start; nothing without runs."""
-    rows, agree, wins, malformed = [], list[bool](), list[float](), list[float]()
+    """The corners with a pretrained model, each seed beside the drift at its start; nothing without runs."""
+    rows, wins, malformed, ends = [], list[float](), list[float](), list[str]()
     for estimator, filtered in product(("GRPO", "Dr. GRPO"), (False, True)):
         groups = "top half" if filtered else "all"
         arm = f"better, SmolLM2, {estimator}{', top half' if filtered else ''}"
         seeds = [run for _, run in sorted(runs.get(arm, {}).items())]
-        found = {name: [measure(run, name) or 0.0 for run in seeds] for name in (*PRETRAINED, "gain")}
+        found = {name: [measure(run, name) or 0.0 for run in seeds] for name in PRETRAINED}
         drifts = [drift(WORLDS["better"], q, 8, estimator, filtered=filtered) for q in found["before"]]
-        agree += [value * gain > 0 for value, gain in zip(drifts, found["gain"], strict=True)]
         wins += [value for run in seeds for value in series(run, "success")]
         malformed += [value for run in seeds for value in series(run, "invalid_rate")]
+        ends += [format_measure(value, "after") for run in seeds if (value := measure(run, "after")) is not None]
         cells = [", ".join(format_measure(value, name) for value in found[name]) for name in PRETRAINED]
         rows += [[estimator, groups, ", ".join(f"{value:+.3f}" for value in drifts), *cells]] if seeds else []
     if not rows:
         return []
+    levels = find("Bandit").game_class().level_count("train")
     return [
         "## A pretrained model",
         "",
         "SmolLM2-135M-Instruct (weights dequantised from 4 bits), after the imitation of its recipe, in the world in",
-        "which the risky arm pays more. Each seed has one figure: the exact drift at its start, above 0 to the better",
-        f"arm, and the share of pulls of that arm. {sum(agree)} of {len(agree)} runs move as their drift points.",
+        "which the risky arm pays more. Each seed has one figure. *drift at the start* is that of a policy with the",
+        "share *before* on every level, above 0 to the better arm; *before* and *end* are shares of pulls of that arm.",
+        f"The model's share differs between the {levels} different levels, so its own drift is another. *end* is the",
+        f"mean of the last four policies, of which the very last is at {', '.join(dict.fromkeys(ends))}.",
         "**The runs tell no estimators apart**: at most two seeds a corner, whose iterations swing from",
         f"{percent(min(wins))} to {percent(max(wins))} with up to {percent(max(malformed))} malformed replies.",
         "",

@@ -446,7 +446,9 @@ def test_the_tokens_are_named_where_one_arm_trains_on_far_fewer() -> None:
 
 def test_it_is_said_where_arms_start_below_random_play() -> None:
     low, even = ({seed: run(0.5, start=at + 0.01 * seed) for seed in range(3)} for at in (0.05, 0.085))
-    said = "1 of 2 arms start below random play, so part of their gain may be learning the format of replies: low."
+    said = (
+        "1 of 2 arms start surely below random play, so part of their gain may be learning the format of replies: low."
+    )
     assert starts_below_random({"low": low, "even": even}) == [said, ""], "random play is 10 %"
     assert starts_below_random({"even": even}) == []
 
