@@ -237,7 +237,7 @@ def test_a_table_fits_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("words", ["play FrozenLake", "play FrozenLake --turn", "solve FrozenLake -"])
-def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+def test_ctrl_c_ends_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     class Interrupted(io.StringIO):
         def readline(self, *_: Any) -> Any:
             raise KeyboardInterrupt
@@ -246,7 +246,7 @@ def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: py
 
     monkeypatch.setattr(sys, "stdin", Interrupted())
     assert main(words.split()) == 130
-    assert capsys.readouterr().err.strip() == ""
+    assert capsys.readouterr().err == "\nragen-gym: stopped.\n"
 
 
 def test_keys_are_read_one_by_one_and_the_terminal_is_put_back() -> None:
