@@ -237,7 +237,7 @@ def test_a_table_fits_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("words", ["play FrozenLake", "play FrozenLake --turn", "solve FrozenLake -"])
-def test_ctrl_c_ends_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+def test_ctrl_c_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     class Interrupted(io.StringIO):
         def readline(self, *_: Any) -> Any:
             raise KeyboardInterrupt

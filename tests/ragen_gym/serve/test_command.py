@@ -78,15 +78,17 @@ def test_a_server_that_is_killed_comes_back_empty() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_it_ends_when_told_to(sent: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("sent", "code", "said"), [(signal.SIGINT, 130, "ragen-gym: stopped."), (signal.SIGTERM, -signal.SIGTERM, "")]
+)
+def test_it_ends_when_told_to(sent: signal.Signals, code: int, said: str) -> None:
     with started("--port", "0") as (url, process):
         env = RemoteEnv(url, "FrozenLake")
         env.reset(seed=0)
         process.send_signal(sent)
         assert process.wait(20) == code
         assert process.stderr is not None
-        assert process.stderr.read().strip() == ""
+        assert process.stderr.read().strip() == said
         with pytest.raises(ServerUnreachable):
             env.step(0)
         env.close()
