@@ -358,7 +358,7 @@ def _answer(name: str, row: Any) -> str:
 
 
 def _stopping(row: Any) -> str:
-    """What stopping at the first ``impossible`` saves and costs, beside the success of all episodes."""
+    """Tokens saved and successes lost by stopping at the first ``impossible``, beside the success of all episodes."""
     stop, success = row["budget"]["stopping"], row["success"]
     if not stop["episodes"]:
         return "It never says `impossible`."

@@ -196,7 +196,7 @@ def _answer(rows: Mapping[str, Any]) -> str:
 
 
 def _above(rows: Mapping[str, Any], chance: float) -> int:
-    """How many rewards end surely above random play."""
+    """Number of rewards whose success ends surely above random play."""
     return sum(mean_interval([row["success"]["rate"] for row in rows[arm]]).low > chance for arm in ARMS)
 
 

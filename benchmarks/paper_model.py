@@ -151,7 +151,7 @@ def _page(results: dict[str, Any]) -> str:
 
 
 def _verdict(results: dict[str, Any]) -> str:
-    """What training's rollouts show of the form and of the game, without imitation and after it; measured runs only."""
+    """Malformed turns and success in training, without imitation and after it; measured runs only."""
     measured = {title: run for title, run in results.items() if "now" in run}
     if not measured:
         return NOT_MEASURED

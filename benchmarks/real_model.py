@@ -75,7 +75,7 @@ BANDIT: Settings = {
     "warm_start": {"epochs": 1, "batch": 8, "learning_rate": 1e-4},
     "training": {"groups": 8, "group_size": 8, "minibatch": 64, "filter": "none"},
 }
-"""What is decoded: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept."""
+"""The decoded task: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept."""
 
 LAKE: Settings = {
     "game": "FrozenLake",
@@ -88,7 +88,7 @@ LAKE: Settings = {
 """Lakes without slip on which a reply plays one move, mostly, so that episodes have up to five turns."""
 
 TASKS = {"Bandit, one turn": merged(BANDIT, {"training": {"groups": 4}}), "FrozenLake, five turns": LAKE}
-"""What an iteration is compared on; small, as TRL takes half a minute for each on two cores."""
+"""The tasks of an iteration; small, as TRL takes half a minute for each on two cores."""
 
 DECODED = (16, 64)
 PROMPT, NEW = 16, 64

@@ -20,7 +20,7 @@ THIRD = 2 / 3
 """The part of the best success below which a third of it is lost."""
 
 FIGURES = ("entropy", "return_std", "grad_norm")
-"""What the paper's signs are of."""
+"""Figures in which the paper sees the signs of an Echo Trap."""
 
 HEAD = ("run", "before", "best (iteration)", "last", "end", "lost", *FIGURES, "falls after", "signs (iteration)")
 

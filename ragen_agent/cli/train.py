@@ -137,13 +137,15 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _kept(folder: RunFolder, settings: OpenRLHF | None) -> str:
-    from ragen_agent.openrlhf.processes import read_state
-    from ragen_gym.core.storage import read_json_lines
+    """Clause on what is kept: the local trainer saves when it is stopped, the distributed one now and then."""
+    if settings is not None:
+        from ragen_agent.openrlhf.processes import read_state
+        from ragen_gym.core.storage import read_json_lines
 
-    saved, done = read_state(folder.path).iteration, len(read_json_lines(folder.metrics))
-    if settings is None or saved == done:  # the local trainer saves when it is stopped
-        return "everything so far is kept"
-    return f"{saved} of {done} iterations were saved and are kept (training.save_every)"
+        saved, done = read_state(folder.path).iteration, len(read_json_lines(folder.metrics))
+        if saved < done:
+            return f"{saved} of {done} iterations were saved and are kept (training.save_every)"
+    return "everything so far is kept"
 
 
 def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:

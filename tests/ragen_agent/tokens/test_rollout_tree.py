@@ -62,7 +62,7 @@ def parts(episode: Trajectory) -> list[tuple[list[int], float]]:
 
 
 def test_branches_share_the_past_and_not_the_future(policy: Policy) -> None:
-    """What is played again meets its own noise again: boards and rewards are equal up to the branch, and the board
+    """Replayed turns meet their own noise again: boards and rewards are equal up to the branch, and the board
     that the branch begins with. Replies and noise after it are new."""
     played: list[list[Instance]] = []
     found = grown(policy, played)
