@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ragen_agent.config.settings import model_name
 from ragen_agent.report.charts import panels
 from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
 from ragen_agent.report.gradients import gradients_of
@@ -149,10 +150,11 @@ def _lede(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun]) -> str:
     config = runs[0].config
     training = config.training
     preset = "StarPO-S" if training.starpo_s else "StarPO"
-    model = config.model or "a small model from scratch"
+    chosen = f" and the filter {training.filter}" if training.filter else ""
+    model = model_name(config.model) if config.model else "a small model from scratch"
     games = [str(table["game"]) for table in config.games] or [config.game]
     return (
-        f"{preset} with {training.algo.upper().replace('_', ' ')} on {', '.join(games)}: {model}, "
+        f"{preset} with {training.algo.upper().replace('_', ' ')}{chosen} on {', '.join(games)}: {model}, "
         f"{training.groups} levels of {training.group_size} episodes an iteration."
     )
 

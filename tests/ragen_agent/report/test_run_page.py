@@ -8,15 +8,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ragen_agent.cli import main
+from ragen_agent.config import with_settings
 from ragen_agent.report.episodes import EpisodeViews
-from ragen_agent.report.run_page import page
-from ragen_agent.report.runs import load_runs
+from ragen_agent.report.run_page import _lede, page
+from ragen_agent.report.runs import group_by_settings, load_runs
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.bench.report import html_page
 from ragen_gym.core.storage import read_json_lines
@@ -278,3 +280,12 @@ def test_replays_take_every_option_of_the_turn(runs: dict[str, Path]) -> None:
         assert not any("than the rules allow" in fact or "not replayed" in fact for fact in details["facts"])
         problems = any(turn.get("problem") for turn in details["turns"])
         assert problems == ("malformed" in heading["tags"])
+
+
+def test_the_first_sentence_names_the_model_without_its_folder_and_a_filter_of_its_own(runs: dict[str, Path]) -> None:
+    [run] = load_runs([runs["seed0"]])
+    model = "/cache/models--owner--name/snapshots/1"
+    run = replace(run, config=with_settings(run.config, {"model": model, "training": {"filter": "none"}}))
+    said = _lede(group_by_settings([run]), [run])
+    assert " and the filter none on " in said
+    assert ": owner/name, " in said
