@@ -72,8 +72,8 @@ each. Means of the rollouts, on the split train and at the temperature of traini
 """
 NOT_MEASURED = "No run has come to a measurement after training: nothing here says what reinforcement does."
 VERDICT = """\
-{start} ({runs}), malformed turns were {malformed} of the first {block} iterations and {malformed_last} of the last
-{block}. Of the well-formed ones {chosen} and {chosen_last} were successes."""
+{start} ({runs}), {malformed} of the turns of the first {block} iterations were malformed, and {malformed_last} of the
+turns of the last {block}. Of the well-formed turns {chosen} succeeded at first and {chosen_last} in the end."""
 COLUMNS = (
     *("run", "iterations run", "random", "blind script", "before", "now", "optimal"),
     "s an iteration",

@@ -29,6 +29,6 @@ def test_a_run_that_was_stopped_is_said_to_be_so(tmp_path: Path) -> None:
     assert "| Bandit, no imitation, seed 0 | 7 of 9 | 50.0 | not yet | 50.0 (25.0 to 75.0) of 16 | 75.0 (" in page
     assert " of 16, 2 levels | " in page
     assert "| 6 to 7 | 50.0 | 50.0 |" in page
-    assert "Without imitation (1 run), malformed turns were 50 % of the first 5" in page
-    assert "Of the well-formed ones 100 % and 100 % were successes." in page
+    assert "Without imitation (1 run), 50 % of the turns of the first 5 iterations were malformed" in page
+    assert "Of the well-formed turns 100 % succeeded at first and 100 % in the end." in page
     assert "0 of 1 runs are surely above random moves; the widest interval is 25 to 75 %" in page
