@@ -57,8 +57,8 @@ def section(_: Path, runs: Runs) -> tuple[list[str], list[str]]:
         "",
         f"**{len(rising)} runs of {LONG} iterations or more rise 20 points above their start. A third of the best",
         f"success is lost for good in {fallen} of them**, half of it in {halves}. Shares of such runs up to {share}",
-        f"are not excluded (one-sided 95 %). Signs of the alarm show before {warned[0]} of {fallen} such falls, and in",
-        f"{warned[1]} of {lasting} runs without one.",
+        f"are not excluded (one-sided 95 %). Signs of the alarm show in {warned[1]} of {lasting} runs without that loss"
+        + (f", and before {warned[0]} of {fallen} with it." if fallen else "."),
         *([f"{len(long) - len(rising)} more runs do not rise so far."] if len(long) > len(rising) else []),
         "",
         *NOTE.split("\n"),

@@ -22,7 +22,7 @@ def test_falls_and_signs_of_long_runs() -> None:
     text = " ".join(lines)
     assert "**3 runs of 200 iterations or more rise 20 points above their start." in text
     assert "is lost for good in 1 of them**, half of it in 0. Shares of such runs up to 86.5 %" in text
-    assert "Signs of the alarm show before 1 of 1 such falls, and in 1 of 2 runs without one. 1 more runs do" in text
+    assert "Signs of the alarm show in 1 of 2 runs without that loss, and before 1 of 1 with it. 1 more runs do" in text
     row = "| long, seed 1 | 5.0 % | 42.0 % (40) | 25.0 % | 25.0 % | 40.5 % | 0.5, 0.04, 0.04 | 0.4, 0.4, 0.4 | 1, 1, 1 "
     assert f"{row}| 41 | entropy fall (37) |" in "\n".join(lines)
     assert not pictures
