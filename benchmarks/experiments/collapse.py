@@ -28,8 +28,11 @@ AT_ONCE = 5  # iterations; a policy that falls within them is lost before a sign
 TRACE = ("success", "return", "return_std", "grad_norm", "entropy", "reply_tokens", "repeated_rate")
 
 
-def collapse_start(run: RecordedRun, part: float = FALL) -> int | None:
-    """The iteration with which success falls for good below ``part`` of its best, or None where it does not."""
+def collapse_start(run: RecordedRun, part: float = FALL, *, rollouts_alone: bool = False) -> int | None:
+    """The iteration with which success falls for good below ``part`` of its best, or None where it does not.
+
+    ``rollouts_alone``: also where the success that is measured after training is not as low.
+    """
     success, means = series(run, "success"), window_means(run, "success")
     if not success:
         return None
@@ -41,7 +44,9 @@ def collapse_start(run: RecordedRun, part: float = FALL) -> int | None:
         elif down is None:
             down = place
     after = run.summary["after"]["rate"] if "after" in run.summary else 0.0
-    if down is None or len(means) - down < WINDOW or best < LEAST or after >= part * best:
+    if down is None or len(means) - down < WINDOW or best < LEAST:
+        return None
+    if after >= part * best and not rollouts_alone:
         return None
     return next(place for place in range(down, len(success)) if success[place] < part * best)
 
@@ -61,10 +66,10 @@ def outcome(run: RecordedRun) -> str:
     invalid = series(run, "invalid_rate")[at : at + WINDOW]
     if invalid and fmean(invalid) > 0.5:
         return "format collapse"
-    return "Echo Trap" if _shows_three_signs(run, at) else "other collapse"
+    return "Echo Trap" if shows_three_signs(run, at) else "other collapse"
 
 
-def _shows_three_signs(run: RecordedRun, at: int) -> bool:
+def shows_three_signs(run: RecordedRun, at: int) -> bool:
     """True if the return std, the entropy and the gradient norm have all moved by the iteration ``at``."""
     seen = {name for name, first in signs_seen(run).items() if first <= at}
     return {"return_std_fall", "gradient_spike"} <= seen and bool(seen & {"entropy_fall", "entropy_jump"})
@@ -107,7 +112,7 @@ def collapse_sentence(runs: Iterable[RecordedRun]) -> str:
     every = [run for run in given if long_enough(run)]
     rose, others = ([run for run in every if learned(run) is rising] for rising in (True, False))
     fallen = [(run, at) for run in others if (at := collapse_start(run)) is not None]
-    signs = sum(_shows_three_signs(run, at) for run, at in fallen)
+    signs = sum(shows_three_signs(run, at) for run, at in fallen)
     rest = f" Of {len(others)} runs that do not, {len(fallen)} collapse, {signs} of them after all three signs."
     if short := len(given) - len(every):
         rest += f" Runs too short for a collapse: {short}."

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks import markdown_table
-from benchmarks.experiments.collapse import collapse_start, learned, not_excluded, signs_seen
-from benchmarks.experiments.hypothesis_tests import Runs
-from benchmarks.experiments.spec import WINDOW, measure, window_means
+from benchmarks.experiments.collapse import collapse_start, learned, not_excluded, shows_three_signs, signs_seen
+from benchmarks.experiments.hypothesis_tests import Runs, format_measure
+from benchmarks.experiments.spec import WINDOW, measure, series, window_means
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.run.alarm import sign_label
-from ragen_gym.core.stats import percent
+from ragen_gym.core.stats import mean_interval, percent
 
 LONG = 200
 """Iterations of a run that counts as long: within them the paper's models collapse."""
 
 THIRD = 2 / 3
 """The part of the best success below which a third of it is lost."""
+
+LATE = 50
+"""Iterations at the end of a long run, and before these, whose success is compared."""
 
 FIGURES = ("entropy", "return_std", "grad_norm")
 """Figures in which the paper sees the signs of an Echo Trap."""
@@ -27,7 +31,9 @@ HEAD = ("run", "before", "best (iteration)", "last", "end", "lost", *FIGURES, "f
 NOTE = f"""\
 Success, entropy, return std and gradient norm are means of {WINDOW} iterations of the rollouts; three figures are those
 at the start, at the best success and at the end. The best of many noisy means lies above the rate behind it, so *lost*
-is some points too large. *Before* and *end* are success on the fixed levels."""
+is some points too large. *Before* and *end* are success on the fixed levels. A third is lost *for good* where
+at least {WINDOW} such means up to the last lie below two thirds of the best, and the last policy's success on the fixed
+levels too."""
 
 
 def section(_: Path, runs: Runs) -> tuple[list[str], list[str]]:
@@ -51,15 +57,19 @@ def section(_: Path, runs: Runs) -> tuple[list[str], list[str]]:
     warned = [
         sum(bool(said) for said, fell in zip(signs, falls, strict=True) if fell is each) for each in (True, False)
     ]
+    all_three = sum(shows_three_signs(run, len(run.metrics)) for _, run, at in rising if at is None)
     share = percent(not_excluded(fallen, len(rising)))
     lines = [
         "## Long runs",
         "",
         f"**{len(rising)} runs of {LONG} iterations or more rise 20 points above their start. A third of the best",
         f"success is lost for good in {fallen} of them**, half of it in {halves}. Shares of such runs up to {share}",
-        f"are not excluded (one-sided 95 %). Signs of the alarm show in {warned[1]} of {lasting} runs without that loss"
-        + (f", and before {warned[0]} of {fallen} with it." if fallen else "."),
+        "are not excluded (one-sided 95 %).",
+        *_near(rising, fallen),
+        f"Signs of the alarm show in {warned[1]} of {lasting} runs without that loss, all three of the paper's in "
+        f"{all_three}" + (f", and before {warned[0]} of {fallen} with it." if fallen else "."),
         *([f"{len(long) - len(rising)} more runs do not rise so far."] if len(long) > len(rising) else []),
+        *_late([run for _, run, _ in rising]),
         "",
         *NOTE.split("\n"),
         "",
@@ -67,6 +77,34 @@ def section(_: Path, runs: Runs) -> tuple[list[str], list[str]]:
         "",
     ]
     return lines, []
+
+
+def _near(rising: Sequence[tuple[str, RecordedRun, int | None]], fallen: int) -> list[str]:
+    """The runs that lose a third for good in their rollouts and not on the fixed levels."""
+    near = [(name, run) for name, run, at in rising if at is None and collapse_start(run, THIRD, rollouts_alone=True)]
+    if not near:
+        return []
+    ends = "; ".join(
+        f"{name}: its last policy solves {percent(run.summary['after']['rate'])} of the fixed levels, two thirds of "
+        f"its best are {percent(THIRD * max(window_means(run, 'success')))}"
+        for name, run in near
+    )
+    share = percent(not_excluded(fallen + len(near), len(rising)))
+    said = f"In {len(near)} more the rollouts alone lose it ({ends})."
+    return [said, f"With {'it' if len(near) == 1 else 'them'} shares up to {share} are not excluded."]
+
+
+def _late(runs: Sequence[RecordedRun]) -> list[str]:
+    """The last iterations' success less that of as many before them."""
+    success = [series(run, "success") for run in runs]
+    found = mean_interval([fmean(values[-LATE:]) - fmean(values[-2 * LATE : -LATE]) for values in success])
+    if found.n < 2:
+        return []
+    low, high = (format_measure(end, "gain", signed=True) for end in (found.low, found.high))
+    return [
+        f"Success in the last {LATE} iterations less success in the {LATE} before is on average",
+        f"{format_measure(found.value, 'gain', signed=True)} points ({low} to {high}).",
+    ]
 
 
 def _row(name: str, run: RecordedRun, fall: int | None, signs: list[str]) -> list[str]:

@@ -10,9 +10,10 @@ have been seen yet, and the question is open too. No interval covers a collapse 
 Claims are about arms that learn. Where no arm did (see ``compare``), a difference is neither for nor against its claim,
 and a small one is open.
 
-Experiments with ``looks`` get seeds until their claims are decided, at most up to the last look. Each look spends a
-part of the 5 % chance of error in proportion to the seeds that it adds (the spending function alpha * t of Lan and
-DeMets, Biometrika 70, 1983), so that by Bonferroni's inequality all intervals of a comparison hold together with 95 %.
+Experiments with ``looks`` are compared at planned numbers of seeds; claims may stay open at fewer than the last. Each
+look spends a part of the 5 % chance of error in proportion to the seeds that it adds (the spending function alpha * t
+of Lan and DeMets, Biometrika 70, 1983), so that by Bonferroni's inequality all intervals of a comparison hold together
+with 95 %.
 The interval is that of the last look that is complete, also where another comparison asked for its seeds. A difference
 found before the last look is on average too large, since a smaller one would have been open.
 
@@ -264,13 +265,23 @@ def _mostly_equal(differences: Sequence[float]) -> bool:
 
 
 def answer(findings: Sequence[Finding]) -> str:
-    """The verdicts as a sentence or two: numbers of claims by verdict, then each difference that was kept."""
-    claimed = [finding for finding in findings if finding.comparison.claim]
+    """The verdicts as a sentence: numbers of claims by verdict and their differences; then those of no claim."""
+    claimed, unclaimed = ([f for f in findings if bool(f.comparison.claim) is claims] for claims in (True, False))
     counts = Counter(finding.verdict for finding in claimed)
-    said = f"Of {len(claimed)} claims {_enumerated([f'{counts[v]} {v}' for v in (*VERDICTS, MISSING) if counts[v]])}."
+    apart, seen = _named_differences(claimed), _named_differences(unclaimed)
+    said = "Nothing is claimed."
+    if claimed:
+        (verdict, number), *more = [(v, counts[v]) for v in (*VERDICTS, MISSING) if counts[v]]
+        verdicts = [f"{number} {'is' if number == 1 else 'are'} {verdict}", *(f"{n} {v}" for v, n in more)]
+        shown = f"the arms differ by {apart}" if apart else "no difference is established"
+        said = f"Of {len(claimed)} claims {_enumerated(verdicts)}: {shown}."
+    return f"{said} Seen where nothing was claimed: {seen}." if seen else said
+
+
+def _named_differences(findings: Sequence[Finding]) -> str:
+    """The differences that the correction keeps, of arms that learned."""
     kept = [f for f in findings if f.directional and f.verdict != UNLEARNED]
-    named = "; ".join(f"{f.comparison.compared} {format_difference(f)}" for f in kept)
-    return f"{said} Differences: {named}." if kept else f"{said} No difference is established."
+    return "; ".join(f"{f.comparison.compared} {format_difference(f)}" for f in kept)
 
 
 def stopped_early(findings: Sequence[Finding]) -> str:

@@ -68,7 +68,9 @@ def _sentences(claims: Sequence[tuple[Experiment, Finding]], runs: Sequence[Reco
     said = [f"**{decided} of {len(found)} claims are decided**: {numbers}."]
     differing = sorted((claim for claim in claims if _differs(claim[1])), key=lambda claim: claim[1].adjusted or 0.0)
     equal = [claim for claim in claims if claim[1].equivalent and claim[1].comparison.second]
-    for words, chosen in (("differ", differing), ("are equivalent", equal)):
+    unclaimed = sum(not finding.comparison.claim for _, finding in differing)
+    differ = f"differ, in {unclaimed} of which nothing had been claimed" if unclaimed else "differ"
+    for words, chosen in ((differ, differing), ("are equivalent", equal)):
         named = "; ".join(f"{_linked(e, f)} {format_difference(f)}" for e, f in chosen[:6])
         more = f", and {len(chosen) - 6} more below" if len(chosen) > 6 else ""
         said.append(f"In {len(chosen)} comparisons the arms {words}{': ' if named else ''}{named}{more}.")

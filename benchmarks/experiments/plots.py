@@ -104,7 +104,7 @@ def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
             panel.tick_params(labelsize=8)
             if name == names[0]:
-                _label_ends(panel, {_label(arm, title): ends[arm.name] for arm in arms if arm.name in ends})
+                label_ends(panel, {_label(arm, title): ends[arm.name] for arm in arms if arm.name in ends})
     how = "mean over seeds, smoothed (EMA 0.25); grey: control; cross: a run was stopped"
     figure.suptitle(how, fontsize=10)
     save_figure(figure, path)
@@ -133,11 +133,11 @@ def _draw_lines(panel: Axes, arms: Sequence[Arm], runs: Runs, name: str) -> dict
         style = STYLES[(place if arm.control else place // len(COLOURS)) % len(STYLES)]
         seeds = [run for _, run in sorted(runs[arm.name].items()) if any(name in record for record in run.metrics)]
         if seeds:
-            ends[arm.name] = (_draw_mean(panel, seeds, name, colour, style), colour)
+            ends[arm.name] = (draw_mean(panel, seeds, name, colour, style), colour)
     return ends
 
 
-def _label_ends(panel: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
+def label_ends(panel: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
     """Names to the right of a panel's lines, moved apart where lines end close together."""
     low, high = panel.get_ylim()
     gap, heights = 0.09 * (high - low), list[float]()
@@ -161,7 +161,7 @@ def _label_ends(panel: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
         label.set_in_layout(False)  # it has a column of its own
 
 
-def _draw_mean(panel: Axes, runs: Sequence[RecordedRun], name: str, colour: str, style: str) -> float:
+def draw_mean(panel: Axes, runs: Sequence[RecordedRun], name: str, colour: str, style: str) -> float:
     """Draw an arm's mean over seeds; its last mean."""
     curves = [np.array(smooth([float(r[name]) for r in run.metrics if name in r])) for run in runs]
     places = [np.array([r["iteration"] + 1 for r in run.metrics if name in r]) for run in runs]

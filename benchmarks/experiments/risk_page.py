@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations, groupby, product
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import markdown_table
 from benchmarks.experiments.hypothesis_tests import Runs, format_measure
-from benchmarks.experiments.plots import COLOURS, save_figure
+from benchmarks.experiments.plots import COLOURS, draw_mean, label_ends, save_figure
 from benchmarks.experiments.risk import ESTIMATORS, GROUPS, WORLDS, Choice, bandit, bernoulli, drift, worth
 from benchmarks.experiments.spec import measure, series
 from ragen_gym.core.stats import percent
@@ -58,7 +59,7 @@ TWO_LAKES = bernoulli(0.65, 0.35), bernoulli(0.0, 0.24)
 
 def section(folder: Path, runs: Runs) -> tuple[list[str], list[str]]:
     """The part as lines of Markdown, and the names of its pictures, which are drawn into the folder."""
-    draw(folder / "drift.png")
+    draw(folder / "drift.png", runs)
     better, worse = WORLDS["better"], WORLDS["worse"]
     h = worth(better, 0.5, 8, "GRPO")
     risky = 0.25 * h[1.0] + 0.75 * h[0.0]
@@ -80,7 +81,9 @@ def section(folder: Path, runs: Runs) -> tuple[list[str], list[str]]:
         "![drift.png](drift.png)",
         "",
         "Figure 1. The drift by the share q of risky pulls. Upper row: the risky arm pays 0.25 on average. Lower row:",
-        "it pays 0.1. The shaded side is the wrong direction. Each panel has its own scale.",
+        "it pays 0.1. The shaded side is the wrong direction. Each panel has its own scale. Right: success in",
+        "training, the share of pulls of the arm that pays more, in groups of 8; means over seeds, smoothed. Dashed:",
+        "top half.",
         "",
         f"In numbers: at q = 0.5, in groups of 8 with p = 0.25, h(0) = {h[0.0]:.3f}, h(0.15) = {h[0.15]:.3f} and",
         f"h(1) = {h[1.0]:.3f}. So GRPO values the risky arm at 0.25 h(1) + 0.75 h(0) = {risky:.3f}.",
@@ -194,10 +197,14 @@ def lakes() -> Iterator[tuple[float, float]]:
         yield from ((a, b) for a, b in combinations(chances, 2) if abs(a - b) > NO_DRIFT)
 
 
-def draw(path: Path) -> None:
-    """Figure 1: a column for each estimator, a row for each of two worlds."""
-    figure = Figure(figsize=(12.6, 5.6), layout="constrained")
-    panels = figure.subplots(2, len(ESTIMATORS), sharex=True)
+def draw(path: Path, runs: Runs) -> None:
+    """Figure 1: a column for each estimator and one for the runs, a row for each of two worlds."""
+    figure = Figure(figsize=(16.8, 5.6), layout="constrained")
+    panels = figure.subplots(2, len(ESTIMATORS) + 2, sharex="col", width_ratios=[1] * (len(ESTIMATORS) + 1) + [0.5])
+    _draw_training(panels[:, -2], runs)
+    for blank in panels[:, -1]:  # where the names of the lines stand
+        blank.axis("off")
+    panels = panels[:, :-2]
     for row, world in zip(panels, ("better", "worse"), strict=True):
         for axes, estimator in zip(row, ESTIMATORS, strict=True):
             for (size, colour), filtered in product(zip(SIZES, COLOURS, strict=False), (False, True)):
@@ -222,6 +229,23 @@ def draw(path: Path) -> None:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     save_figure(figure, path)
+
+
+def _draw_training(panels: Sequence[Axes], runs: Runs) -> None:
+    """Success in training by iteration, a panel for each world."""
+    for axes, world in zip(panels, ("better", "worse"), strict=True):
+        ends = {}
+        for place, (estimator, filtered) in enumerate(product(ESTIMATORS, (False, True))):
+            name = estimator + ", top half" * filtered
+            if seeds := runs.get(f"{world}, {name}"):
+                colour, every = COLOURS[place // 2 + 2], [run for _, run in sorted(seeds.items())]
+                ends[name] = draw_mean(axes, every, "success", colour, "--" if filtered else "-"), colour
+        axes.set_ylim(0, 1)
+        axes.grid(alpha=0.25)
+        axes.tick_params(labelsize=8)
+        label_ends(axes, ends)
+    panels[0].set_title("trained", fontsize=10)
+    panels[-1].set_xlabel("iteration", fontsize=9)
 
 
 def _signs() -> str:

@@ -242,10 +242,11 @@ def test_arms_are_compared_seed_by_seed() -> None:
     nothing = compare(runs, Comparison("new", "after", "Against nobody?", "absent", "higher"))
     assert (nothing.verdict, nothing.decision) == ("missing", "no seed has both")
     assert answer([finding, alone, nothing]) == (
-        "Of 2 claims 1 supported and 1 missing. Differences: new \N{MINUS SIGN} old, after +19.7 [+15.9 to +23.5]; "
-        "new \N{MINUS SIGN} 0, after +67.5 [+40.0 to +95.0]."
+        "Of 2 claims 1 is supported and 1 missing: the arms differ by new \N{MINUS SIGN} old, after +19.7 [+15.9 to "
+        "+23.5]. Seen where nothing was claimed: new \N{MINUS SIGN} 0, after +67.5 [+40.0 to +95.0]."
     )
-    assert answer([nothing]) == "Of 1 claims 1 missing. No difference is established."
+    assert answer([nothing]) == "Of 1 claims 1 is missing: no difference is established."
+    assert answer([alone]).startswith("Nothing is claimed. Seen where")
 
 
 def test_arms_that_did_not_learn_are_not_called_equal() -> None:
@@ -304,7 +305,8 @@ def test_an_intervention_that_does_less_in_one_world_than_in_another() -> None:
     assert found.differences == pytest.approx({0: -0.2, 1: -0.21, 2: -0.22})
     assert found.verdict == "supported"
     assert answer([found]).startswith(
-        "Of 1 claims 1 supported. Differences: (ice, new \N{MINUS SIGN} ice) \N{MINUS SIGN} (new \N{MINUS SIGN} old) "
+        "Of 1 claims 1 is supported: the arms differ by (ice, new \N{MINUS SIGN} ice) \N{MINUS SIGN} "
+        "(new \N{MINUS SIGN} old) "
     )
     three = {arm: row for arm, row in runs.items() if arm != "old"}
     assert compare(three, claim).verdict == "missing"
@@ -358,7 +360,7 @@ def test_a_difference_of_arms_that_did_not_learn_is_counted_apart() -> None:
     apart = found(0.066, 0.017, 0.06)
     assert (apart.verdict, apart.directional, is_decided(apart)) == (UNLEARNED, True, True), "no more seeds are needed"
     assert apart.reason == "higher, but neither arm learned: this says nothing of arms that learn"
-    assert answer([apart]) == "Of 1 claims 1 without learning. No difference is established."
+    assert answer([apart]) == "Of 1 claims 1 is without learning: no difference is established."
     assert found(0.09, 0.017, 0.0).verdict == UNLEARNED, "a gain of 9 points that ends below random play"
     assert found(0.2, 0.12, 0.18).verdict == UNLEARNED, "above random play, but hardly above the start"
     assert found(0.2, 0.017, 0.06).verdict == "supported", "one arm learned"

@@ -30,13 +30,13 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 def test_arms_stand_side_by_side_with_a_panel_for_each_game(tmp_path: Path, figures: list[Figure]) -> None:
     """Each with its start; random play, the blind script and optimal play are named; a control is grey."""
-    ends = {"FrozenLake, PPO": 0.5, "FrozenLake, random half": 0.3, "Sokoban, GSPO": 0.7}
+    ends = {"FrozenLake, clipped loss": 0.5, "FrozenLake, random half": 0.3, "Sokoban, GSPO": 0.7}
     runs = {arm: {seed: run(end + 0.02 * seed, start=0.2) for seed in (0, 1)} for arm, end in ends.items()}
     plots.draw_arms(read("stabilisers"), runs, "end", tmp_path / "end.png")
     assert (tmp_path / "end.png").read_bytes().startswith(b"\x89PNG")
     lake, sokoban = figures[0].axes
     assert (lake.get_title(loc="left"), sokoban.get_title(loc="left")) == ("FrozenLake", "Sokoban")
-    assert [text.get_text() for text in lake.get_yticklabels()] == ["PPO", "random half (control)"]
+    assert [text.get_text() for text in lake.get_yticklabels()] == ["clipped loss", "random half (control)"]
     means = [container[0] for container in lake.containers]
     assert [mean.get_xdata(orig=False)[0] for mean in means] == pytest.approx([51, 31])
     assert [to_hex(mean.get_color()).upper() for mean in means] == [plots.COLOURS[0], plots.CONTROL]
