@@ -9,7 +9,7 @@ Pictures, which take some 0.3 GiB in the recipes, are left out.
 Hours: An iteration plays, then trains. A decoding step reads the weights and the cache of its rows once (memory bound)
 and computes 2 N operations a row; training computes 6 N a token, and 2 N more with gradient checkpointing; a pass that
 only scores computes 2 N. Attention's own operations and padding are left out. Nothing of it was measured with this
-trainer, so every figure is a range: ``FAST`` and ``SLOW``.
+trainer, so every figure is a range: ``FAST`` and ``SLOW``. Steps that NVIDIA measured on H100s lie within it.
 """
 
 from __future__ import annotations
@@ -279,7 +279,8 @@ def hours_in_words(config: Config, settings: OpenRLHF, gpu_gib: float) -> list[s
         f"{_range(fast.playing, slow.playing)} s and trains for {_range(fast.training, slow.training)} s. "
         f"Assumed: replies of {FAST.length:.0%} to all of their limits, {SLOW.compute:.0%} to {FAST.compute:.0%} of "
         f"{PEAK / 1e12:.0f} TFLOP/s in training, {SLOW.memory:.0%} to {FAST.memory:.0%} of {BANDWIDTH / 1e12:g} TB/s "
-        f"in decoding, {FAST.between:g} to {SLOW.between:g} s between."
+        f"in decoding, {FAST.between:g} to {SLOW.between:g} s between. Two steps that NVIDIA measured with NeMo RL 0.4 "
+        "on 16 and 32 H100 lie within the range that this arithmetic has for them."
     ]
     engines, episodes = settings.vllm_engines, BatchPlan.of(config, distributed=True).episodes
     if not settings.colocate:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,10 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.estimates import (
     BANDWIDTH,
+    FAST,
     PEAK,
+    SIZES,
+    SLOW,
     Hours,
     Pace,
     estimate,
@@ -18,6 +24,8 @@ from ragen_agent.preflight.estimates import (
     hours_in_words,
     model_shape,
 )
+
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "from_laptop_to_cluster.md"
 
 
 def test_shared_gpus_hold_what_does_not_sleep_and_sdpa_scores_sampled_tokens_alone() -> None:
@@ -120,6 +128,43 @@ def test_models_with_gpus_of_their_own_train_at_once_and_those_that_share_them_i
 def test_a_cache_that_is_too_small_plays_in_rounds() -> None:
     few = hours(vllm_memory=0.05)  # 4 GiB, less 0.9 of weights, hold 102 rows of 31 MiB
     assert few.playing == pytest.approx(2 * 1280 * (2 * PARAMETERS + 102 * 2560 * 12_288) / BANDWIDTH, rel=0.05)
+
+
+LLAMA_8B = ("llama", (4096, 32, 14_336, 32, 8, 128, 128_256))
+QWEN3_32B = ("qwen3", (5120, 64, 25_600, 64, 8, 128, 151_936))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "tensor_parallel", "reply", "rate", "measured"),
+    [(LLAMA_8B, 16, 1, 1060, 1562, 97.7), (QWEN3_32B, 32, 4, 3206, 540, 393.0)],
+)
+def test_steps_that_others_measured_on_h100s_lie_within_the_range(
+    model: tuple[str, tuple[int, ...]],
+    gpus: int,
+    tensor_parallel: int,
+    reply: int,
+    rate: int,
+    measured: float,
+    tmp_path: Path,
+) -> None:
+    """GRPO on policy in bfloat16 by NeMo RL 0.4: 2,048 replies, their mean tokens, tokens a second and GPU."""
+    shape = {"model_type": model[0], "tie_word_embeddings": False, **dict(zip(SIZES, model[1], strict=True))}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    episode = round(rate * measured * gpus / 2048)  # with its prompt
+    training = {"groups": 64, "group_size": 32, "minibatch": 512, "starpo_s": False, "filter": "none", "kl": 0.0}
+    turns = {"max_turns": 1, "max_tokens_per_turn": reply, "max_tokens_per_episode": episode}
+    config = with_settings(Config(), {"model": str(tmp_path), "turns": turns, "training": training})
+    engines = {"vllm_engines": gpus // tensor_parallel, "vllm_tensor_parallel": tensor_parallel}
+    settings = with_settings(OpenRLHF(), {"actor_gpus": gpus, **engines})
+    seconds = []
+    for pace in (FAST, SLOW):
+        found = estimate_hours(config, settings, 80.0, replace(pace, length=1.0))
+        assert found is not None
+        seconds.append(found.playing + found.training + pace.between)
+    low, high = seconds
+    assert low < measured < high
+    row = f"on {gpus} GPUs | {reply:,} | {measured:g} | {low:.0f} to {high:.0f} |"
+    assert row in PAGE.read_text(encoding="utf-8")
 
 
 def test_what_stands_idle_is_named() -> None:
