@@ -140,7 +140,8 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
         if len(stages) < 2 or not all(isinstance(env, gymnasium.Env) for env in stages):
             raise ValueError(
                 "a curriculum is made of two environments or more, from easy to hard, such as "
-                f'[ragen_gym.StepEnv("FrozenLake", preset=p) for p in ("easy", "hard")]; got {envs!r}.'
+                f'[ragen_gym.StepEnv("FrozenLake", preset=p) for p in ("easy", "hard")]; got {envs!r}. Of batches '
+                "make one for each preset, and go from one to the next in a loop of your own."
             )
         check_number("Curriculum", "window", window := plain_number(window), 1, sys.maxsize, whole=True)
         check_number("Curriculum", "up", up, 0, 1)

@@ -68,7 +68,8 @@ def _run(options: argparse.Namespace) -> int:
                 words = "; ".join(each.differences) or each.verdict
                 if (size := max(each.equal.values(), default=0)) > 1e-3:
                     words += f"; equal returns in float32 get advantages of {size:.1g}"
-                table.add_row(each.rule, words, f"{max(each.errors.values()):.0e}" if each.verdict != "same" else "")
+                largest, batch = max((largest, batch) for batch, largest in each.errors.items())
+                table.add_row(each.rule, words, f"{largest:.0e}, {batch}" if each.verdict != "same" else "")
         console.print(table, "")
     for name, why in missing.items():
         console.print(f"{name} is not looked at: {why}", style="dim", markup=False)

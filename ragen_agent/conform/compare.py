@@ -56,7 +56,7 @@ def compare(library: Library, name: str, function: Function) -> Finding:
         ValueError: an unknown rule, or a result of another shape than the batch.
     """
     if name not in RULES:
-        raise ValueError(f"rule is {name!r}; it must be one of {', '.join(RULES)}")
+        raise ValueError(f"rule is {name!r}; it must be one of {', '.join(map(repr, RULES))}")
     rule = RULES[name]
     batches = {key: batch for key, batch in rule.batches().items() if key not in function.refused}
     found = {key: _result(rule, function.call, batch) for key, batch in batches.items()}

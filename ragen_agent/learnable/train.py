@@ -187,7 +187,10 @@ class _Trial:
             if (solution := task.solution()) is not None:
                 self.oracle.append(sum(task.step(reply)[1] for reply in solution))
         if longest > MOST_TOKENS:
-            raise ValueError(f"an episode has some {longest} tokens; the small model trains on up to {MOST_TOKENS}.")
+            raise ValueError(
+                f"an episode has some {longest} tokens; the small model trains on up to {MOST_TOKENS}: give shorter "
+                "actions by --action, or an option that shortens episodes by --option."
+            )
         self.seen = [*self.random, *self.oracle]
         self.config = Config(
             game=TASK,

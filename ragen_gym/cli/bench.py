@@ -311,4 +311,5 @@ def _published(arguments: argparse.Namespace) -> int:
 
 def _headline(suite: Suite) -> str:
     instances = sum(len(split.levels) for split in suite.splits)
-    return f"{suite.name}  {suite.hash}  {len(suite.splits)} splits, {instances} instances, T = {suite.temperature:g}"
+    splits = f"{len(suite.splits)} split" + "s" * (len(suite.splits) > 1)
+    return f"{suite.name}  {suite.hash}  {splits}, {instances} instances, T = {suite.temperature:g}"

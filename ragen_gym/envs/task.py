@@ -85,7 +85,10 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         for option in options:
             if option not in known and not takes_any:
                 others = ", ".join(known) or "none"
-                raise ValueError(f"{name} has no option {option!r}: it has {others}.{did_you_mean(option, known)}")
+                hint = did_you_mean(option, known)
+                if split_turn_options({option: None})[0]:
+                    hint = f" {option} is an option of turns: give TurnConfig({option}=…) as the second argument."
+                raise ValueError(f"{name} has no option {option!r}: it has {others}.{hint}")
         self._makes_splits = "split" in known
         plain = {name: plain_number(value) for name, value in options.items()}
         self._options = plain | ({"split": split} if self._makes_splits and split is not None else {})

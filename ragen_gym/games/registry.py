@@ -120,13 +120,13 @@ def find(name: str) -> GameSpec:
             )
         if module and module not in sys.modules:
             raise ValueError(
-                f"{name!r} is not known here, and {module} has not been imported: import it first; `ragen-gym serve` "
-                f"does with --game {name}."
+                f"{name!r} is not known here, and {module} has not been imported: import it first (`ragen-gym serve` "
+                f"does with --game {name}); ragen_gym.TaskEnv plays text tasks."
             )
         if own_module(name):
             raise ValueError(
-                f"{name!r} is not known here: {module} has registered no game of that name (ragen_gym.register), and a "
-                "text task is known where you named it, not where only a file or a request does."
+                f"{name!r} is not known here: {module} has registered no game of that name (ragen_gym.register). "
+                "ragen_gym.TaskEnv plays a text task; a file or a request cannot name one that you did not."
             )
         hint = did_you_mean(short, TABLE)
         raise ValueError(f"{name!r} is not a game of this suite: choose one of {', '.join(TABLE)}.{hint}")

@@ -52,6 +52,9 @@ def test_bad_arguments_are_refused() -> None:
     for envs in (stages()[:1], "FrozenLake", ["FrozenLake", "Sokoban"]):
         with pytest.raises(ValueError, match="is made of two environments or more"):
             Curriculum(envs)  # type: ignore[arg-type]
+    batches = [gymnasium.make_vec("ragen/FrozenLake-v0", 2, preset=each) for each in ("easy", "hard")]
+    with pytest.raises(ValueError, match="Of batches make one for each preset"):
+        Curriculum(batches)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="boards of one size"):
         Curriculum([StepEnv("FrozenLake"), StepEnv("FrozenLake", size=5)])
     with pytest.raises(ValueError, match="below up"):

@@ -158,18 +158,24 @@ def common_problems(summary: Summary) -> list[str]:
         what = explain_problem(Problem(problem)).removeprefix("Malformed: ")
         having, first = sum(common["n"] for common in of.values()), next(iter(of.values()))
         replies = sum(summary["splits"][name]["malformed"]["n"] for name in of)
-        cut = sum(common["cut"] for common in of.values())
-        limit = f" A limit of tokens cut {cut:,} of them: raise it." if 2 * cut > having else ""
         said.append(
             f"More than half of the replies share one problem, {problem} ({what}): {having:,} of {replies:,} in "
-            f"{', '.join(of)}.{limit} An example ({first['episode']}, turn {first['turn'] + 1}): {first['reply']!r}"
+            f"{', '.join(of)}. An example ({first['episode']}, turn {first['turn'] + 1}): {first['reply']!r}"
         )
     return said
 
 
+def cut(summary: Summary) -> list[str]:
+    """A sentence on malformed replies that a limit of tokens cut, of each split's most frequent problem."""
+    of = [split for split in summary["splits"].values() if split.get("common_problem")]
+    n = sum(split["common_problem"]["cut"] for split in of)
+    replies = sum(split["malformed"]["n"] for split in of)
+    return [f"A limit of tokens cut {n:,} of {replies:,} replies, which are malformed: raise it."] if n else []
+
+
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
-    about = common_problems, seen_in_training, left_out, overflowed, lacks, at_most_blind, too_good, budgets
+    about = common_problems, cut, seen_in_training, left_out, overflowed, lacks, at_most_blind, too_good, budgets
     return [sentence for each in about for sentence in each(summary)]
 
 

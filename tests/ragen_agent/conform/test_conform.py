@@ -11,7 +11,7 @@ import torch
 from benchmarks import conform as conform_page
 from ragen_agent.cli import main
 from ragen_agent.conform import libraries
-from ragen_agent.conform.batches import GAMMA, LAMBDA, loss_batches, value_batches
+from ragen_agent.conform.batches import GAMMA, LAMBDA, Batch, loss_batches, value_batches
 from ragen_agent.conform.compare import compare, findings, variants
 from ragen_agent.conform.formulas import RULES
 from ragen_agent.conform.libraries import Function, Library, load
@@ -111,7 +111,7 @@ def test_a_library_of_another_version_does_not_hide_the_others(
 
 
 def test_results_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of GRPO"):
+    with pytest.raises(ValueError, match=r"must be one of 'GRPO', .* 'PPO, token mean'"):
         compare(MINE, "PPO", Function("none", lambda b: b.old))
     with pytest.raises(ValueError, match=r"has shape \(8,\)"):
         compare(MINE, "GRPO", Function("rows", lambda b: b.rewards))
@@ -124,6 +124,20 @@ def test_the_command_prints_what_the_page_reads(capsys: pytest.CaptureFixture[st
     assert main(["conform", "ragen_agent"]) == 0
     assert "PPO, token mean" in capsys.readouterr().out
     assert main(["conform", "no_such_trainer:LIBRARY"]) == 2
+
+
+def test_the_command_names_the_batch_of_the_largest_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def undefined_for_one(batch: Batch) -> torch.Tensor:
+        groups = [batch.rewards[rows] - batch.rewards[rows].mean() for rows in batch.ids]
+        parts = [each / (each.square().sum() / (len(each) - 1)).sqrt() for each in groups]
+        return torch.cat(parts)[:, None] * batch.mask
+
+    naive = Library("naive", "1", {"GRPO": Function("advantages", undefined_for_one)})
+    monkeypatch.setattr(libraries, "LIBRARIES", {"naive": lambda: naive})
+    assert main(["conform", "naive"]) == 0
+    assert "inf, a group of one" in capsys.readouterr().out
 
 
 def test_the_page_is_of_its_records(tmp_path: Path) -> None:

@@ -115,6 +115,9 @@ def test_what_cannot_be_trained_on_says_why() -> None:
     report = learn("Pendulum-v1")
     assert report.verdict == "not applicable"
     assert "neither a text nor one of a list" in report.reason
+    report = learn("ragen/FrozenLake-v0", AuditSettings(options={"size": 20}))
+    assert report.verdict == "not applicable"
+    assert "trains on up to 1024: give shorter actions by --action" in report.reason
 
 
 def test_the_session_plays_what_the_environment_plays() -> None:

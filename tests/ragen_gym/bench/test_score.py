@@ -180,8 +180,13 @@ def test_a_problem_that_most_replies_share_is_named_with_an_example() -> None:
         for record in records
     ]
     (said,) = tables.common_problems(score(one, cut, "shouting"))
-    assert f"A limit of tokens cut {replies} of them: raise it." in said
     assert len(said) < 600
+    few = [*cut[:1], *play(one, by_oracle)[1:]]
+    replies, lost = sum(len(record.turns) for record in few), len(cut[0].turns)
+    summary = score(one, few, "now and then")
+    assert tables.common_problems(summary) == [], "too few to be named"
+    limit = f"A limit of tokens cut {lost} of {replies} replies, which are malformed: raise it."
+    assert limit in tables.sentences(summary)
 
 
 def test_malformed_replies_are_counted_and_cost_what_they_cost() -> None:
@@ -416,6 +421,7 @@ def test_bench_suites_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "suites"]) == 0
     printed = capsys.readouterr().out
     assert all(f"{name}  {load_suite(name).hash}" in printed for name in SUITES)
+    assert " 1 split, " in printed
     assert main(["bench", "suites", "generalization"]) == 0
     rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
     assert rows["in_distribution"][2:5] == ["256", "256", "(256)"]

@@ -223,6 +223,15 @@ def test_what_is_wrong_with_a_task_is_said(name: str, options: dict[str, Any], e
         make_reply_env(name, **options)
 
 
+def test_what_plays_a_task_and_takes_its_turns_is_said() -> None:
+    with pytest.raises(ValueError, match=r"no option 'max_turns': .* give TurnConfig\(max_turns=…\)"):
+        TaskEnv("own_tasks:Echo", max_turns=3)
+    with pytest.raises(
+        ValueError, match=r"never_imported has not been imported: .* ragen_gym.TaskEnv plays text tasks"
+    ):
+        make_turn("never_imported:Echo")
+
+
 def test_what_a_task_gives_is_checked() -> None:
     with pytest.raises(ValueError, match="own_tasks:Numbers gave 3 as a message"):
         TaskEnv("own_tasks:Numbers").reset(seed=0)
