@@ -174,6 +174,7 @@ def _compare(agent: Policy, config: Config, runs: int, title: str) -> dict[str, 
     settings = config.training
     processes = agent.processes("train", settings.groups * settings.group_size)
     instances = group(range(settings.groups), settings.group_size)
+    assert isinstance(agent.engine, TorchEngine)
     engines: dict[str, Engine] = {"engine": agent.engine, "generate": GenerateEngine(agent.engine)}
     rates: dict[str, list[float]] = {name: [] for name in engines}
     turns = 0.0

@@ -51,6 +51,11 @@ def _contradictions(config: Config) -> Iterator[tuple[object, str]]:
         f"training.overlong_buffer is {buffer}; it must be at most turns.max_tokens_per_turn, "
         f"{turns.max_tokens_per_turn}.",
     )
+    yield (
+        config.engine != "vllm" and config.vllm_memory != type(config).vllm_memory,
+        f"vllm_memory is {config.vllm_memory:g}, which has no effect with engine={config.engine}; leave it out, or use "
+        "engine=vllm.",
+    )
     if config.program.command:
         yield (
             turns.sees or turns.history != -1,

@@ -245,6 +245,17 @@ class Config(Table):
         "(compute capability 8.0; AMX-BF16, AVX512-BF16), else float32; trained weights are also kept in float32",
         choices=("auto", "float32", "bfloat16"),
     )
+    engine: str = setting(
+        "torch",
+        "engine of the local trainer's rollouts",
+        choices={
+            "torch": "the model itself",
+            "vllm": "vLLM in the same process, for text; it needs vllm, and CUDA graphs make it faster on a GPU",
+        },
+    )
+    vllm_memory: float = setting(
+        0.4, "share of a GPU's memory for engine=vllm, beside the local trainer", low=0.01, high=1
+    )
     threads: int = setting(
         0, "CPU threads of torch; 0: every free physical core for a pretrained model, 1 for the small model", low=0
     )

@@ -19,6 +19,9 @@ from ragen_gym.core.threads import bfloat16_units
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
+PREFIX, BASE = "base_model.model.", ".base_layer."
+"""What peft adds to the names of a model's weights: before all of them, and before an adapted layer's own."""
+
 ROWS = 64
 """Number of rows for which the layout is chosen; it is used for any number."""
 
@@ -33,6 +36,22 @@ def move(model: _Model, device: str, dtype: torch.dtype = torch.float32) -> _Mod
         weight.data = weight.data.to(device, dtype)
     nn.Module.to(model, torch.device(device))
     return model
+
+
+def merged_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of the plain model, by its own names, with adapters of peft added; without one its parameters."""
+    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+    for name, parameter in nn.Module.named_parameters(model):
+        if ".lora_" in name:
+            continue
+        plain = name.removeprefix(PREFIX).replace(BASE, ".")
+        layer: Any = adapted.get(name.rpartition(BASE)[0])
+        if layer is not None and name.endswith(f"{BASE}weight"):
+            with torch.no_grad():
+                added = sum(layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
+                weight = (parameter.data.float() + added).to(parameter.dtype)
+            parameter = nn.Parameter(weight, requires_grad=False)
+        yield plain, parameter
 
 
 class PrepackedLinears:

@@ -17,6 +17,7 @@ from typing import Any
 from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.inference import ImageSpan, Sampled
+from ragen_agent.inference.vllm_engine import request, sampled
 from ragen_agent.models.small_model import check_known
 from ragen_agent.openrlhf.episode import ContractError, Generate, play_episode, play_program, response_of
 from ragen_agent.openrlhf.processes import RunContext
@@ -147,22 +148,11 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             ValueError: vLLM refuses the request, as it would every other; or it read other tokens than ``ids``, since
                 it cuts pictures in another way.
         """
-        from vllm import SamplingParams
         from vllm.exceptions import VLLMValidationError
 
         assert self.chat is not None
-        parameters = SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=seed,
-            max_tokens=limit,
-            stop_token_ids=sorted(self.chat.stop_ids),
-            ignore_eos=True,  # only the chat template's end tokens end a reply: the model may know others
-            logprobs=0,  # only that of the sampled token
-            detokenize=False,
-            logit_bias=self.bias or None,
-        )
+        how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        parameters = request(self.chat.stop_ids, limit, seed, self.bias, **how)
         try:
             answer = await engine.generate(list(ids), parameters, multi_modal_data=self._pictures(images))
         except VLLMValidationError as error:  # no ValueError itself from vLLM 0.29 on
@@ -172,9 +162,7 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
                 f"vLLM read {len(answer.prompt_token_ids)} tokens where {len(ids)} were recorded: it cuts pictures in "
                 "another way than the image processor's file says; use the model's own file and the tested vLLM."
             )
-        output = answer.outputs[0]
-        sampled = list(output.token_ids)
-        return Sampled(sampled, [step[token].logprob for token, step in zip(sampled, output.logprobs, strict=True)])
+        return sampled(answer)
 
     def _pictures(self, images: Sequence[ImageSpan]) -> dict[str, Any] | None:
         """Pictures as vLLM takes them: at the size at which the model reads them, so that it scales none."""

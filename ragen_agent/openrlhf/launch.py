@@ -35,6 +35,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference.vision import reserved_ids
+from ragen_agent.inference.vllm_engine import VLLM_ON_CPU
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import patches
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
@@ -69,9 +70,7 @@ PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 OF_ONE_NODE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_HOSTID")
 """Those that do not: interfaces and nodes have other names elsewhere, so each process has them from its node's Ray."""
 CPU_ENVIRONMENT = {
-    "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    **VLLM_ON_CPU,
     "DS_ACCELERATOR": "cpu",  # or DeepSpeed warns on the terminal that it found no GPU
 }
 

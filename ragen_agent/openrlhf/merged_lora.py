@@ -6,34 +6,14 @@ only the adapters. Here both get the weights of the plain model with the adapter
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
-from peft.tuners.lora import LoraLayer
-from torch import nn
 
+from ragen_agent.inference.weights import merged_parameters
 from ragen_agent.models.parameters import rounding_notice, save_adapter
-
-PREFIX, BASE = "base_model.model.", ".base_layer."
-
-
-def merged_parameters(model: PeftModel) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the plain model, by its own names, with the adapters added."""
-    adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    for name, parameter in nn.Module.named_parameters(model):
-        if ".lora_" in name:
-            continue
-        plain = name.removeprefix(PREFIX).replace(BASE, ".")
-        layer: Any = adapted.get(name.rpartition(BASE)[0])
-        if layer is not None and name.endswith(f"{BASE}weight"):
-            with torch.no_grad():
-                added = sum(layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
-                weight = (parameter.data.float() + added).to(parameter.dtype)
-            parameter = nn.Parameter(weight, requires_grad=False)
-        yield plain, parameter
 
 
 def send_merged(trainer: Any, model: PeftModel) -> None:

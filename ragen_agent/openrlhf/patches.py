@@ -175,16 +175,7 @@ class CpuWorker:
         worker.model_runner.model.load_weights(weights=[(name, weight)])
 
 
-def _keep_linear_weights() -> None:
-    import torch
-    from vllm.model_executor.layers import utils
-
-    def dispatch(layer: Any, remove_weight: bool) -> None:
-        if layer.weight.ndim == 2:
-            layer.cpu_linear = torch.nn.functional.linear
-
-    utils.dispatch_cpu_unquantized_gemm = dispatch
-
-
 if "vllm" in sys.modules:  # vLLM is resolving ``CpuWorker``: this is its worker's process
-    _keep_linear_weights()
+    from ragen_agent.inference.vllm_engine import keep_linear_weights
+
+    keep_linear_weights()

@@ -100,7 +100,8 @@ def _version(name: str, look: Look) -> Finding:
         return ok(version)
     if look.distributed or name in EVERYWHERE:
         return fail("not installed", INSTALL)
-    return ok(f"not installed; only {'LoRA, sft or ' * (name == 'peft')}--backend openrlhf needs it")
+    others = {"peft": "LoRA, sft or ", "vllm": "engine=vllm or "}.get(name, "")
+    return ok(f"not installed; only {others}--backend openrlhf needs it")
 
 
 def _installed(name: str) -> str:

@@ -16,6 +16,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.inference.vision import vision_of
+from ragen_agent.inference.vllm_engine import VllmEngine
 from ragen_agent.inference.weights import move
 from ragen_agent.models.checkpoint import check_context, load_checkpoint
 from ragen_agent.models.named_models import model_folder
@@ -83,7 +84,7 @@ class Policy:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     chat: ChatFormat
-    engine: TorchEngine
+    engine: TorchEngine | VllmEngine
 
     @classmethod
     def build(cls, config: Config, folder: Path | None = None) -> Policy:
@@ -91,8 +92,8 @@ class Policy:
 
         Raises:
             ValueError: settings with pictures for a model or chat template without pictures; see also
-                ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype``, ``check_context``
-                and ``check_targets``.
+                ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype``, ``check_context``,
+                ``check_targets`` and ``VllmEngine``.
             ImportError: LoRA without peft.
         """
         torch.set_num_threads(cpu_threads(config))
@@ -112,7 +113,13 @@ class Policy:
         chat = ChatFormat.from_settings(tokenizer, config.turns, vision_of(model))
         if chat.image_refusal and any(game.turns.sees for game in all_settings(config)):
             raise ValueError(chat.image_refusal)
-        return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
+        engine: TorchEngine | VllmEngine
+        if config.engine == "vllm":
+            length = max(game.turns.max_tokens_per_episode for game in all_settings(config))
+            engine = VllmEngine(model, chat.stop_ids, len(tokenizer), length=length, memory=config.vllm_memory)
+        else:
+            engine = TorchEngine(model, chat.stop_ids, len(tokenizer))
+        return cls(config, model, tokenizer, chat, engine)
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:
         """``count`` token processes, one per concurrent episode."""

@@ -72,6 +72,7 @@ def test_prompts_of_many_lengths_are_read_in_parts_of_bounded_logits(
 
 def test_what_a_session_cached_is_freed_with_it(agent: Policy) -> None:
     """On a GPU no session keeps its cache for the next; garbage that has to be collected would fill it."""
+    assert isinstance(agent.engine, TorchEngine)
     session = agent.engine.start([[1, 2, 3], [1, 2, 4]], temperature=1.0, seed=0)
     session.reply([3, 3])
     cache = weakref.ref(session.cache)
@@ -225,6 +226,7 @@ def test_the_cache_never_holds_more_tokens_than_it_may(agent: Policy, monkeypatc
 
 
 def test_equal_histories_are_computed_once(agent: Policy) -> None:
+    assert isinstance(agent.engine, TorchEngine)
     session = agent.engine.start([[1, 2, 3]] * 8 + [[4, 5]] * 8, temperature=1e-4, seed=0)  # all say what is likeliest
     session.reply([5] * 16)
     assert session.prefixes.count == 2

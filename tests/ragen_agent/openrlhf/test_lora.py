@@ -16,7 +16,8 @@ pytest.importorskip("peft")
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 
 from ragen_agent.cli import main
-from ragen_agent.openrlhf.merged_lora import merged_parameters, save_merged, send_merged
+from ragen_agent.inference.weights import merged_parameters
+from ragen_agent.openrlhf.merged_lora import save_merged, send_merged
 
 
 def adapted() -> PeftModel:
