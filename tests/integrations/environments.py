@@ -25,7 +25,7 @@ AGENT = ("jinja2", "pillow", "pydantic", "regex", "rich", "safetensors", "scipy"
 #: What the environment of a target holds besides ragen-gym and pytest, as pinned in ``constraints/TARGET.txt``.
 ENVIRONMENTS = {
     "verifiers": ("verifiers", "uv"),
-    "openenv": ("openenv",),
+    "openenv": ("openenv", "reasoning-gym", "textarena"),  # and environments of others for its graders
     "nemo": ("nemo-gym", "httpx"),
     "ors": ("openreward",),
     "trl": ("torch", "trl"),
@@ -54,7 +54,7 @@ ENVIRONMENTS = {
 ALONE = {"harbor": ("harbor",), "molt": ("molt-rl",)}
 
 #: The oldest Python that a target's library takes, and the first newer one that it does not, where not those of ours.
-PYTHONS = {"harbor": ((3, 12), (4,)), "nemo": ((3, 13, 14), (4,)), "verl": ((3, 11), (3, 13))}
+PYTHONS = {"art": ((3, 12), (4,)), "harbor": ((3, 12), (4,)), "nemo": ((3, 13, 14), (4,)), "verl": ((3, 11), (3, 13))}
 OURS = ((3, 11), (4,))
 
 

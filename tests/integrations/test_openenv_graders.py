@@ -34,6 +34,14 @@ FAULTS = {
     "pays by its mood": {"semantic.verifier_determinism"},
     "counts the server's episodes": {"semantic.replayability"},
 }
+#: Environments of other libraries, as the audit names them: two replies, and the range of rewards.
+OTHERS: dict[str, tuple[list[str], list[float]]] = {
+    "reasoning-gym:leg_counting": (["4", "6"], [0.0, 1.0]),
+    "reasoning-gym:knights_knaves": (["Both are knights.", "Both are knaves."], [0.0, 1.0]),
+    "textarena:FrozenLake-v0": (["[down]", "[right]"], [-1.0, 1.0]),
+    "textarena:Minesweeper-v0": (["[0 0]", "[7 7]"], [-1.0, 1.0]),
+    "Blackjack-v1": (["1", "0"], [-1.0, 1.0]),
+}
 
 
 def statuses(folder: Path, url: str) -> dict[str, str]:
@@ -157,6 +165,45 @@ def test_openenvs_own_template_is_answered(tmp_path: Path) -> None:
         "semantic.replayability",
     }
     assert {name for name in OURS if found[name] == "pass"} == passed
+
+
+@pytest.mark.parametrize("target", OTHERS)
+def test_environments_of_others_get_what_the_guide_says(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oracle of reasoning-gym is the answer that its data set holds; the others declare none."""
+    from ragen_gym.integrations.graders.validate import validate
+
+    replies, rewards = OTHERS[target]
+    write(tmp_path, "", oracle=None, canaries=None, declared_task_count={})
+    plan = {"plan_schema_version": "1", "reset": {"episode_id": "plan", "seed": 3, "options": {}}}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "actions": [{"text": reply} for reply in replies]}))
+    manifest = json.loads((tmp_path / "openenv.yaml").read_text())
+    manifest["validation"]["reward"]["range"] = rewards
+    if (solution := solved(target, seed=3)) is not None:
+        manifest["validation"]["capabilities"]["oracle"] = {"form": "injected_state", "location": "oracle.json"}
+        actions = [{"text": reply} for reply in solution]
+        (tmp_path / "oracle.json").write_text(json.dumps({"reset": {"seed": 3}, "actions": actions}))
+    (tmp_path / "openenv.yaml").write_text(json.dumps(manifest))
+    monkeypatch.setenv("FOREIGN", target)
+    with serving(ROOT, "tests.integrations.foreign_openenv:app") as url:
+        results = validate(tmp_path, url).results
+    found = {each.check_id: each.status.value for each in results if each.evidence != ["no registered grader applies"]}
+    guide = (ROOT / "docs/guides/with_other_libraries.md").read_text(encoding="utf-8")
+    table = guide.partition("## Environments of other libraries under these checks")[2].partition("\n## ")[0]
+    lines = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("|")]
+    head, _, *rows = ([cell.strip(" `") for cell in line] for line in lines)
+    said = {row[0]: row[head.index(target)].partition(":")[0] for row in rows}
+    assert said == found, "\n".join(f"{each.check_id} {each.status.value} {each.evidence}" for each in results)
+
+
+def solved(target: str, seed: int) -> list[str] | None:
+    """The environment's own solution of a seed."""
+    from ragen_gym.audit.worker.main import open_target
+
+    env = open_target(target, {}, []).make()
+    env.reset(seed)
+    return env.oracle()
 
 
 def test_our_package_passes_by_the_command_and_openenvs_runner_runs_what_it_loads(
