@@ -143,31 +143,34 @@ def section(folder: Path, runs: Runs) -> tuple[list[str], list[str]]:
 
 def _pretrained(runs: Runs) -> list[str]:
     """The corners with a pretrained model, each seed beside the drift at its start; nothing without runs."""
-    rows, ends, malformed = [], dict[Corner, dict[int, float]](), [0.0]
+    rows, ends, malformed, along = [], dict[Corner, dict[int, float]](), [0.0], list[bool]()
     for estimator, filtered in product(("GRPO", "Dr. GRPO"), (False, True)):
-        seeds = {seed: run for seed, run in sorted(runs.get(_corner(estimator, filtered), {}).items())}
+        seeds = dict(sorted(runs.get(_corner(estimator, filtered), {}).items()))
         found = {name: [measure(run, name) or 0.0 for run in seeds.values()] for name in PRETRAINED}
         drifts = [drift(WORLDS["better"], q, 8, estimator, filtered=filtered) for q in found["before"]]
         ends[estimator, filtered] = dict(zip(seeds, found["end"], strict=True))
+        moved = zip(found["before"], found["end"], drifts, strict=True)
+        along += [(end - before) * towards > 0 for before, end, towards in moved]
         malformed += [value for run in seeds.values() for value in series(run, "invalid_rate")]
         cells = [", ".join(format_measure(value, name) for value in found[name]) for name in PRETRAINED]
         groups = "top half" if filtered else "all"
         rows += [[estimator, groups, ", ".join(f"{value:+.3f}" for value in drifts), *cells]] if seeds else []
     if not rows:
         return []
-    levels = find("Bandit").game_class().level_count("train")
+    levels, most = find("Bandit").game_class().level_count("train"), max(map(len, ends.values()))
     return [
         "## A pretrained model",
         "",
-        "SmolLM2-135M-Instruct (weights dequantised from 4 bits), after the imitation of its recipe, without thoughts, in",
-        "the world in which the risky arm pays more. Each seed has one figure. *before* and *end* are shares of pulls of",
-        "that arm; *drift at the start* is the drift of a policy with the share *before* on every level, above 0 to the",
-        f"better arm. The model's share differs between the {levels} different levels, so its own drift is another. *end*",
-        f"is the mean of the last four policies. In no iteration are more than {percent(max(malformed))} of the replies malformed.",
+        "SmolLM2-135M-Instruct (weights dequantised from 4 bits), after the imitation of its recipe, without thoughts,",
+        "in the world in which the risky arm pays more. Each seed has one figure. *before* and *end* are shares of pulls",
+        "of that arm; *drift at the start* is the drift of a policy with the share *before* on every level, above 0 to",
+        f"the better arm. The model's share differs between the {levels} different levels, so its own drift is another.",
+        f"*end* is the mean of the last four policies. Of {len(along)} runs {sum(along)} end on the side of their start",
+        f"to which that drift points. The iteration with the most malformed replies has {percent(max(malformed))} of them.",
         "",
         *(line for pair in PAIRS for line in _paired(*pair, ends)),
         "",
-        "These runs are described and not tested. A sign test of four seeds that agree has p = 0.125.",
+        f"These runs are described and not tested: {most} seeds that agree have p = {2 * 0.5**most:g} by a sign test.",
         "",
         markdown_table(["estimator", "groups", "drift at the start", *PRETRAINED], rows),
         "",
@@ -185,7 +188,9 @@ def _paired(first: Corner, second: Corner, ends: Mapping[Corner, Mapping[int, fl
     by = [ends[first][seed] - ends[second][seed] for seed in both]
     if not both:
         return []
-    names = [f"{estimator} on {'the top half' if filtered else 'all groups'}" for estimator, filtered in (first, second)]
+    names = [
+        f"{estimator} on {'the top half' if filtered else 'all groups'}" for estimator, filtered in (first, second)
+    ]
     differences = ", ".join(f"{100 * each:+.1f}" for each in by)
     above = sum(each > 0 for each in by)
     return [f"- {names[0]} ends above {names[1]} in {above} of {len(both)} seeds ({differences} points)."]
