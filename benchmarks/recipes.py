@@ -22,6 +22,7 @@ from ragen_agent.config.trainers import OPENRLHF
 from ragen_agent.models.small_model import build_model, build_tokenizer, game_texts
 from ragen_agent.tasks.tasks import make_env
 from ragen_gym.core.stats import mean_interval
+from ragen_gym.games.registry import find
 
 DEFAULT = "default"
 TITLES = {DEFAULT: "A small model from scratch on FrozenLake without slip; one CPU core; what `make train` trains"}
@@ -198,8 +199,12 @@ def _overview(name: str, runs: dict[str, Any]) -> list[str]:
 def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
     """The table of a recipe; a run's machine is given by its number in ``machines``, from 1 on."""
     by_seed = {seed: runs[seed] for seed in sorted(runs, key=int)}
-    split = with_settings(Config(), {"evaluation": _settings(name).get("evaluation", {})}).evaluation.split
+    settings = _settings(name)
+    config = with_settings(Config(), {key: settings[key] for key in ("game", "evaluation") if key in settings})
+    split = config.evaluation.split
     count = next(iter(by_seed.values()))["after"]["n"]
+    levels = find(config.game).game_class().level_count(split)
+    episodes = f"{count} episodes of the {levels}" if levels is not None and levels < count else str(count)
     rows = []
     for row, values in _rates(runs).items():
         mean = "" if any(map(isnan, values)) else _mean(values, row)
@@ -208,7 +213,7 @@ def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
     for title, key, form in FACTS:
         if all(key in run for run in runs.values()):
             rows.append([title, *(form(run[key]) for run in by_seed.values()), ""])
-    head = [f"on {count} levels of the split {split}", *(f"seed {seed}" for seed in by_seed), "mean"]
+    head = [f"on {episodes} levels of the split {split}", *(f"seed {seed}" for seed in by_seed), "mean"]
     return f"## `{name}`\n\n{TITLES.get(name) or read_recipe(name).title}.\n\n{markdown_table(head, rows)}\n"
 
 

@@ -113,9 +113,10 @@ Pass@1 in {trained} turns, %; then levels that rose (+) and fell (-), mean over 
 PRETRAINED_PAGE = """\
 ## A pretrained model
 
-`python -m benchmarks.widening --model {model}`: SmolLM2-135M-Instruct, **one seed**, {levels} held-out lakes shown as
-coordinates, with shortest paths of two moves or more. It imitates {episodes} demonstrations of one or two moves a reply
-and has {iterations} iterations of reinforcement, half and a third of [its recipe](recipes.md).
+`python -m benchmarks.widening --model {model}`: SmolLM2-135M-Instruct (weights dequantised from 4 bits),
+**one seed**, {levels} held-out lakes shown as coordinates, with shortest paths of two moves or more. It imitates
+{episodes} demonstrations of one or two moves a reply and has {iterations} iterations of reinforcement, half and a third of
+[its recipe](recipes.md).
 
 **In this run RL ends narrower than its start.** Whether it ends narrower than any policy as peaked is open: more
 imitation has nearly the same entropy, and RL is not surely below it. No other temperature was tried. RL
