@@ -115,8 +115,8 @@ PRETRAINED_PAGE = """\
 
 `python -m benchmarks.widening --model {model}`: SmolLM2-135M-Instruct (weights dequantised from 4 bits),
 **one seed**, {levels} held-out lakes shown as coordinates, with shortest paths of two moves or more. It imitates
-{episodes} demonstrations of one or two moves a reply and has {iterations} iterations of reinforcement, half and a third of
-[its recipe](recipes.md).
+{episodes} demonstrations of one or two moves a reply and has {iterations} iterations of reinforcement, half and a third
+of [its recipe](recipes.md).
 
 **In this run RL ends narrower than its start.** Whether it ends narrower than any policy as peaked is open: more
 imitation has nearly the same entropy, and RL is not surely below it. No other temperature was tried. RL
