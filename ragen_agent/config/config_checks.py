@@ -42,6 +42,13 @@ def _refuse(found: Iterator[tuple[object, str]]) -> None:
             raise ValueError(reason)
 
 
+def temperatures_for_vllm(config: Config) -> Iterator[tuple[object, str]]:
+    """Temperatures that vLLM refuses or, below 0.01, raises: (true if one does not fit, the message)."""
+    for table in ("training", "evaluation"):
+        value = getattr(config, table).temperature
+        yield not 0.01 <= value <= 2, f"{table}.temperature is {value:g}; with vLLM it must be from 0.01 to 2."
+
+
 def _contradictions(config: Config) -> Iterator[tuple[object, str]]:
     """Settings of several tables that contradict each other: (true if they do, the message)."""
     turns, training, dashboards = config.turns, config.training, config.diagnostics
@@ -56,6 +63,8 @@ def _contradictions(config: Config) -> Iterator[tuple[object, str]]:
         f"vllm_memory is {config.vllm_memory:g}, which has no effect with engine={config.engine}; leave it out, or use "
         "engine=vllm.",
     )
+    if config.engine == "vllm":
+        yield from temperatures_for_vllm(config)
     if config.program.command:
         yield (
             turns.sees or turns.history != -1,

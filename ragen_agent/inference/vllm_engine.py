@@ -124,8 +124,8 @@ class VllmEngine:
         Raises:
             ValueError: a temperature that vLLM does not take, or vLLM does not start with this model.
         """
-        if not 0 < temperature <= 2:
-            raise ValueError(f"temperature is {temperature}; it must be above 0, and at most 2 with engine=vllm.")
+        if not 0.01 <= temperature <= 2:  # vLLM raises a smaller one and refuses a larger one
+            raise ValueError(f"temperature is {temperature}; with engine=vllm it must be from 0.01 to 2.")
         session = VllmSession(self, self._with_weights(), temperature, seed)
         session.join(prompts, range(len(prompts)) if episodes is None else episodes, images=images)
         return session

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ragen_agent.config import Config
 from ragen_agent.config.algorithms import POLICY_LOSSES
+from ragen_agent.config.config_checks import temperatures_for_vllm
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import extra_flags
 from ragen_agent.openrlhf.processes import RunContext
@@ -29,6 +30,7 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
 
 def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]]:
     training, lora, gpus = config.training, config.lora, gpus_of_models(config, settings)
+    yield from temperatures_for_vllm(config)
     whole = settings.zero_stage == 3
     yield (
         whole and lora.rank,

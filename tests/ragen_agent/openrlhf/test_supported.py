@@ -48,6 +48,7 @@ def test_what_is_taken(config: Tables, settings: Tables) -> None:
 @pytest.mark.parametrize(
     ("config", "settings", "reason"),
     [
+        ({"training": {"temperature": 3.0}}, {}, r"training\.temperature is 3; with vLLM it must be from 0\.01 to 2"),
         ({"lora": LORA}, {"zero_stage": 3}, r"lora.rank needs openrlhf.zero_stage 2"),
         ({"lora": {**LORA, "alpha": 8.5}}, {}, r"lora.alpha is 8.5"),
         ({"training": {"groups_by": "tree", "branches": [4, 2]}}, {}, r"groups_by=tree draws .* or --backend local"),
