@@ -147,7 +147,7 @@ def test_the_computed_part_of_the_page(tmp_path: Path) -> None:
     expected = drift(WORLDS["better"], 0.5, 8, "GRPO")
     assert f"| GRPO | all | {expected:+.3f} | 50.0 % | 30.0 % | 0.0 % | 10.0 % |" in text
     assert "differs between the 20 different levels" in text
-    assert "GRPO on the top half ends above GRPO on all groups in 1 of 1 seeds (+10.0 points)." in text
+    assert "GRPO on the top half ends above GRPO on all groups in 1 of 1 seeds (+10.0 points; p = 1)." in text
     assert "GRPO points to the safe arm at all 19 values of q from 0.05 to 0.95." in text
     assert "GRPO has 0 wrong signs" in text
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
