@@ -8,6 +8,7 @@ OMP_WAIT_POLICY unset: threads that spin while the other program measures would 
 
 from __future__ import annotations
 
+import json
 import statistics
 import tempfile
 import time
@@ -40,13 +41,12 @@ ROOT = Path(__file__).parents[1]
 PAGE = """\
 # A pretrained model on a CPU
 
-Written by `python -m benchmarks.real_model`. {model}, after a short imitation, in {dtype} on {threads} threads; its
-weights are dequantised from 4 bits. What is compared does the same work with the same weights, dtype and cores, by
-turns in the same run; medians of {runs}.
-
-Machine: {machine}.
+Written by `python -m benchmarks.real_model`. {model}, after a short imitation; its weights are dequantised from 4 bits.
+What is compared does the same work with the same weights, dtype and cores, by turns in the same run.
 
 ## Decoding
+
+{decoding_on}
 
 Sampled tokens a second, with the log-prob of each. *Groups*: {groups}, prompts included, as in a rollout of Bandit;
 vLLM shares a group's prompt in its cache of prefixes, which is emptied before each run as an update of the weights
@@ -58,14 +58,16 @@ With the games, chat and bookkeeping of a rollout the engine samples {play:,.0f}
 
 ## An iteration, compared with TRL's `GRPOTrainer`
 
+{iteration_on}
+
 Episodes in groups of 8, all kept, at most {limit} tokens a reply; the same levels, messages and rewards. TRL
 {trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off; the local trainer keeps its
-sums in float32.{remark}
+sums in float32. TRL computes all episodes at once, or half of them: the faster one counts.{ended}
 
 {iterations}
 
-The ratios are of this machine, these tasks and short replies. The local trainer computes each distinct prefix once; how
-much of a ratio that explains is not measured. Not measured either: {missing}.
+The ratios are of these machines, these tasks and short replies. The local trainer computes each distinct prefix once;
+how much of a ratio that explains is not measured. Not measured either: GPUs.
 """
 
 BANDIT: Settings = {
@@ -159,40 +161,46 @@ def decode(config: Config, runs: int, vllm: Path, work: Path) -> Results:
 def iteration(config: Config, runs: int, trl: Path, work: Path) -> Results:
     """Iterations of the local trainer in turns with steps of TRL's on the same levels.
 
-    TRL computes all episodes at once, or half of them: the faster one counts.
+    TRL computes all episodes at once, or half of them, each in turns with iterations of ours. A size whose process
+    ends, say for its memory, is left out, with what it said.
     """
-    steps = runs + 1
-    played: Settings = {"warm_start": {"epochs": 0}, "training": {"iterations": steps, "save_every": steps}}
+    played: Settings = {"warm_start": {"epochs": 0}, "training": {"iterations": runs + 1, "save_every": runs + 1}}
     config = with_settings(config, played | {"stops": {"sampled_tokens": 10**9}})  # never reached, but counted
     episodes = config.training.groups * config.training.group_size
-    batches = (episodes // 2, episodes)
-    ours, theirs = list[Results](), {size: list[Results]() for size in batches}
-    with tempfile.TemporaryDirectory(dir=work) as temporary, ExitStack() as stack:
+    found: Results = {"episodes": episodes, "trl": {}, "ended": {}}
+    ours = list[Results]()
+    for size in (episodes // 2, episodes):
+        try:
+            found["version"], pairs = _in_turns(config, size, trl, work)
+        except PeerError as error:
+            found["ended"][str(size)] = str(error)
+        else:
+            ours += [mine for mine, _ in pairs]
+            found["trl"][str(size)] = _medians([theirs for _, theirs in pairs])
+        print(f"an iteration of {config.game}, micro-batches up to {size}: {found}", flush=True)
+    if not found["trl"]:
+        raise PeerError(f"TRL measured nothing on {config.game}: {found['ended']}")
+    return found | {"ragen-agent": _medians(ours)}
+
+
+def _in_turns(config: Config, size: int, trl: Path, work: Path) -> tuple[str, list[tuple[Results, Results]]]:
+    """TRL's version, and pairs of our iterations and its steps without the first, in which both prepare themselves."""
+    pairs = list[tuple[Results, Results]]()
+    with tempfile.TemporaryDirectory(dir=work) as temporary:
         folder = RunFolder.create(Path(temporary) / "run", config)
-        start = {"model": config.model, "run": str(folder.path), "out": f"{temporary}/trl", "steps": steps}
-        start["dtype"] = dtype_of(config)
-        peers = {
-            size: stack.enter_context(
-                Peer(trl, "trl", {**start, "micro_batch": size}, work / f"trl-{size}.log", cpu_threads(config))
-            )
-            for size in batches
-        }
+        start = {"model": config.model, "run": str(folder.path), "out": f"{temporary}/trl", "micro_batch": size}
+        start |= {"dtype": dtype_of(config), "steps": config.training.iterations}
+        with Peer(trl, "trl", start, work / f"trl-{size}.log", cpu_threads(config)) as peer:
 
-        def show(record: Mapping[str, Any]) -> None:
-            ours.append({"seconds": record["seconds"], "tokens": record["sampled_tokens"]})
-            for size, peer in peers.items():
-                theirs[size].append(peer.ask({}))
+            def show(record: Mapping[str, Any]) -> None:
+                pairs.append(({"seconds": record["seconds"], "tokens": record["sampled_tokens"]}, peer.ask({})))
 
-        LocalBackend(config, Policy.build(config), folder).loop().run(show=show)
-    found: Results = {"episodes": episodes, "ragen-agent": _medians(ours), "version": peers[batches[0]].version}
-    found["trl"] = {str(size): _medians(some) for size, some in theirs.items()}
-    print(f"an iteration of {config.game}: {found}", flush=True)
-    return found
+            LocalBackend(config, Policy.build(config), folder).loop().run(show=show)
+            return peer.version, pairs[1:]
 
 
 def _medians(steps: Sequence[Results]) -> Results:
-    """Medians without the first step, in which both programs prepare themselves."""
-    return {key: statistics.median(step[key] for step in steps[1:]) for key in ("seconds", "tokens")}
+    return {key: statistics.median(step[key] for step in steps) for key in ("seconds", "tokens")}
 
 
 def dtype_of(config: Config) -> str:
@@ -217,46 +225,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--vllm", type=Path, default=vllm, metavar="PYTHON", help="of an environment with vLLM")
     parser.add_argument("--trl", type=Path, default=trl, metavar="PYTHON", help="of an environment with TRL")
     work = Path("runs/benchmark-real-model")
+    how = "measure only this one, and keep the other of the page in --out"
+    parser.add_argument("--only", choices=("decode", "iteration"), help=how)
     parser.add_argument("--work", type=Path, default=work, metavar="DIR", help="folder of models and logs")
     options = parser.parse_args(argv)
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    if not options.trl.is_file():
+    if options.only != "decode" and not options.trl.is_file():
         raise ValueError(f"--trl is {options.trl}, which does not exist: `make test-integrations ARGS=trl` makes it.")
     model = model_folder(options.model)
-    config = warm(model, BANDIT, work)
-    configs = {name: warm(model, task, work) for name, task in TASKS.items()}
-    results: Results = {
+    config, results = warm(model, BANDIT, work), dict[str, Any](model=options.model)
+    about = {
         "machine": machine("torch", "transformers") + (f"; {units}" if (units := bfloat16_units()) else ""),
-        "model": options.model,
         "dtype": dtype_of(config),
         "threads": cpu_threads(config),
         "runs": options.runs,
-        "decode": decode(config, options.runs, options.vllm, work),
-        "iteration": {name: iteration(each, options.runs, options.trl, work) for name, each in configs.items()},
     }
+    if options.only:
+        results |= json.loads((options.out / "real_model.json").read_text(encoding="utf-8"))
+    if options.only != "iteration":
+        results["decode"] = about | decode(config, options.runs, options.vllm, work)
+    if options.only != "decode":
+        configs = {name: warm(model, task, work) for name, task in TASKS.items()}
+        tasks = {name: iteration(each, options.runs, options.trl, work) for name, each in configs.items()}
+        results["iteration"] = about | {"tasks": tasks}
     write_results(options.out, "real_model", results, _page(results))
     return 0
 
 
 def _page(results: Results) -> str:
-    found, compared = results["decode"], results["iteration"]
+    found, compared = results["decode"], results["iteration"]["tasks"]
     training, limit = BANDIT["training"], BANDIT["turns"]["max_tokens_per_turn"]
     rows = []
     for name in ("groups", *map(str, DECODED)):
         ours, theirs = found[name]["engine"], found[name].get("vllm")
         cells = [f"{theirs:,.0f}", f"{ours / theirs:.2f}"] if theirs else ["-", "-"]
         rows.append([name if name == "groups" else f"{name} rows", f"{ours:,.0f}", *cells])
-    steps, missing = [], [name for name in TASKS if name not in compared]
+    steps, ended = [], list[str]()
     for name, one in compared.items():
+        ended += [f" On {name} its process with a micro-batch of {size} was ended." for size in one["ended"]]
         own, (size, fastest) = one["ragen-agent"], min(one["trl"].items(), key=lambda item: item[1]["seconds"])
         ratio = f"{fastest['seconds'] / own['seconds']:.1f}"
         shown = [f"{each['seconds']:.2f} s, {each['tokens']:,.0f} tokens" for each in (own, fastest)]
         others = [each for each in one["trl"] if each != size]
-        batch = f"{size}, faster than {', '.join(others)}" if others else f"{size}, the only one tried"
+        batch = f"{size}, faster than {', '.join(others)}" if others else f"{size}, the only one measured"
         steps.append([name, str(one["episodes"]), *shown, batch, ratio])
     return PAGE.format(
-        **{name: results[name] for name in ("model", "dtype", "threads", "runs", "machine")},
+        model=results["model"],
+        dtype=results["iteration"]["dtype"],
+        decoding_on=_measured_on(found),
+        iteration_on=_measured_on(results["iteration"]),
         groups=f"{training['groups']} prompts of {found['prompt_tokens']:.0f} tokens, {training['group_size']} replies "
         f"to each of at most {limit}",
         prompt=PROMPT,
@@ -265,11 +283,15 @@ def _page(results: Results) -> str:
         play=found["play"],
         skipped=f" vLLM was left out: {found['skipped']}." if found["skipped"] else "",
         limit=limit,
-        remark=f" {results['remark']}" if "remark" in results else "",
+        ended="".join(ended),
         trl_version=next(iter(compared.values()))["version"],
         iterations=markdown_table(["task", "episodes", "ragen-agent", "TRL", "its micro-batch", "ratio"], steps),
-        missing="; ".join([*missing, "GPUs"]),
     )
+
+
+def _measured_on(part: Mapping[str, Any]) -> str:
+    runs = f"medians of {part['runs']}" if part["runs"] > 1 else "one measurement each"
+    return f"In {part['dtype']} on {part['threads']} threads; {runs}. Machine: {part['machine']}."
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ def test_both_measurements_make_a_page(tmp_path: Path, monkeypatch: pytest.Monke
     words = ["--runs", "1", "--model", str(tmp_path / "model"), "--vllm", str(tmp_path / "no-such-python")]
     words += ["--trl", str(trl), "--work", str(tmp_path / "work"), "--out", str(tmp_path)]
     assert real_model.main(words) == 0
+    decoded = json.loads((tmp_path / "real_model.json").read_text())["decode"]
+    assert real_model.main([*words, "--only", "iteration"]) == 0
+    assert json.loads((tmp_path / "real_model.json").read_text())["decode"] == decoded
     page = (tmp_path / "real_model.md").read_text()
     assert "vLLM was left out: " in page
     assert "no-such-python" in page
@@ -43,11 +46,20 @@ def test_both_measurements_make_a_page(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_choice_of_one_micro_batch_is_no_choice() -> None:
     results = json.loads(Path(real_model.__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    task = results["iteration"]["Bandit, one turn"]
+    task = results["iteration"]["tasks"]["Bandit, one turn"]
     task["trl"] = {"16": {"seconds": 50.0, "tokens": 9}}
-    assert "| 16, the only one tried | " in real_model._page(results)
+    assert "| 16, the only one measured | " in real_model._page(results)
     task["trl"]["32"] = {"seconds": 40.0, "tokens": 9}
     assert "| 32, faster than 16 | " in real_model._page(results)
+
+
+def test_a_size_whose_process_ended_is_said() -> None:
+    results = json.loads(Path(real_model.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    results["iteration"]["tasks"]["Bandit, one turn"] |= {
+        "trl": {"16": {"seconds": 50.0, "tokens": 9}},
+        "ended": {"32": "trl ended"},
+    }
+    assert "On Bandit, one turn its process with a micro-batch of 32 was ended." in real_model._page(results)
 
 
 def test_a_missing_environment_is_told_with_its_command(tmp_path: Path) -> None:
