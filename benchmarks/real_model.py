@@ -242,7 +242,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "runs": options.runs,
     }
     if options.only:
-        results |= json.loads((options.out / "real_model.json").read_text(encoding="utf-8"))
+        results = json.loads((options.out / "real_model.json").read_text(encoding="utf-8"))
+        if results["model"] != options.model:
+            raise ValueError(f"--only keeps the other part, of {results['model']}: give --model {results['model']}.")
     if options.only != "iteration":
         results["decode"] = about | decode(config, options.runs, options.vllm, work)
     if options.only != "decode":
@@ -263,7 +265,10 @@ def _page(results: Results) -> str:
         rows.append([name if name == "groups" else f"{name} rows", f"{ours:,.0f}", *cells])
     steps, ended = [], list[str]()
     for name, one in compared.items():
-        ended += [f" On {name} its process with a micro-batch of {size} was ended." for size in one["ended"]]
+        ended += [
+            f" On {name} a micro-batch of {size} was not measured: {why.partition(':')[0]}."
+            for size, why in one["ended"].items()
+        ]
         own, (size, fastest) = one["ragen-agent"], min(one["trl"].items(), key=lambda item: item[1]["seconds"])
         ratio = f"{fastest['seconds'] / own['seconds']:.1f}"
         shown = [f"{each['seconds']:.2f} s, {each['tokens']:,.0f} tokens" for each in (own, fastest)]
@@ -290,7 +295,7 @@ def _page(results: Results) -> str:
 
 
 def _measured_on(part: Mapping[str, Any]) -> str:
-    runs = f"medians of {part['runs']}" if part["runs"] > 1 else "one measurement each"
+    runs = f"medians of {part['runs']}" if part["runs"] > 1 else "one measurement of each, by micro-batch"
     return f"In {part['dtype']} on {part['threads']} threads; {runs}. Machine: {part['machine']}."
 
 

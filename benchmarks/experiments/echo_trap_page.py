@@ -95,14 +95,14 @@ def _near(rising: Sequence[tuple[str, RecordedRun, int | None]], fallen: int) ->
 
 
 def _late(runs: Sequence[RecordedRun]) -> list[str]:
-    """The last iterations' success less that of as many before them."""
+    """Mean success in the last iterations minus that in as many before them."""
     success = [series(run, "success") for run in runs]
     found = mean_interval([fmean(values[-LATE:]) - fmean(values[-2 * LATE : -LATE]) for values in success])
     if found.n < 2:
         return []
     low, high = (format_measure(end, "gain", signed=True) for end in (found.low, found.high))
     return [
-        f"Success in the last {LATE} iterations less success in the {LATE} before is on average",
+        f"Success in the last {LATE} iterations minus success in the {LATE} before is on average",
         f"{format_measure(found.value, 'gain', signed=True)} points ({low} to {high}).",
     ]
 

@@ -52,6 +52,7 @@ DERIVATION = """\
     success on its level."""
 
 PRETRAINED = ("before", "end", "invalid_end", "random", "blind", "optimal")
+"""Measures in the table of a pretrained model."""
 
 Corner = tuple[str, bool]
 """An estimator, and whether the groups are filtered."""
@@ -62,7 +63,6 @@ PAIRS: list[tuple[Corner, Corner]] = [
     (("Dr. GRPO", True), ("Dr. GRPO", False)),
 ]
 """Corners whose ends are compared, as was written down before their runs."""
-"""Measures in the table of a pretrained model."""
 
 TWO_LAKES = bernoulli(0.65, 0.35), bernoulli(0.0, 0.24)
 """Levels on which a policy chooses by the same parameter; the safe way succeeds more often on average."""

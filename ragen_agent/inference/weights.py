@@ -20,7 +20,7 @@ from ragen_gym.core.threads import bfloat16_units
 _Model = TypeVar("_Model", bound=nn.Module)
 
 PREFIX, BASE = "base_model.model.", ".base_layer."
-"""What peft adds to the names of a model's weights: before all of them, and before an adapted layer's own."""
+"""Parts of names under peft: a prefix of all weights, and the place of an adapted layer's base weights."""
 
 ROWS = 64
 """Number of rows for which the layout is chosen; it is used for any number."""

@@ -57,9 +57,9 @@ def test_a_size_whose_process_ended_is_said() -> None:
     results = json.loads(Path(real_model.__file__).with_suffix(".json").read_text(encoding="utf-8"))
     results["iteration"]["tasks"]["Bandit, one turn"] |= {
         "trl": {"16": {"seconds": 50.0, "tokens": 9}},
-        "ended": {"32": "trl ended"},
+        "ended": {"32": "trl ended: no memory (see its log)"},
     }
-    assert "On Bandit, one turn its process with a micro-batch of 32 was ended." in real_model._page(results)
+    assert "On Bandit, one turn a micro-batch of 32 was not measured: trl ended." in real_model._page(results)
 
 
 def test_a_missing_environment_is_told_with_its_command(tmp_path: Path) -> None:

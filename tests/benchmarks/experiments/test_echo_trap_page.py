@@ -24,7 +24,7 @@ def test_falls_and_signs_of_long_runs() -> None:
     assert "is lost for good in 1 of them**, half of it in 0. Shares of such runs up to 86.5 %" in text
     assert "the rollouts alone lose it" not in text
     assert "in 1 of 2 runs without that loss, all three of the paper's in 0, and before 1 of 1 with it. 1 more" in text
-    assert "50 iterations less success in the 50 before is on average +0.0 points (+0.0 to +0.0)." in text
+    assert "50 iterations minus success in the 50 before is on average +0.0 points (+0.0 to +0.0)." in text
     row = "| long, seed 1 | 5.0 % | 42.0 % (40) | 25.0 % | 25.0 % | 40.5 % | 0.5, 0.04, 0.04 | 0.4, 0.4, 0.4 | 1, 1, 1 "
     assert f"{row}| 41 | entropy fall (37) |" in "\n".join(lines)
     assert not pictures
