@@ -252,7 +252,7 @@ def test_pictures_heat_and_models_that_vllm_does_not_know_are_refused() -> None:
     with pytest.raises(ValueError, match="reads pictures; use engine=torch"):
         Policy.build(with_settings(CONFIG, sees))
     agent = Policy.build(CONFIG)
-    with pytest.raises(ValueError, match=r"temperature is 3\.0; it must be above 0, and at most 2"):
+    with pytest.raises(ValueError, match=r"temperature is 3\.0; with engine=vllm it must be from 0\.01 to 2"):
         agent.engine.start([PROMPT], temperature=3.0, seed=0)
     type(agent.model).__name__, name = "Unheard", type(agent.model).__name__
     try:
