@@ -44,7 +44,7 @@ FORMS: list[tuple[Any, str]] = [
 LAKE = {"env": "FrozenLake"}
 CREATE = [
     ({"env": "FrozenLak"}, "bad_value", "Did you mean FrozenLake?"),
-    ({"env": "my_game:Maze"}, "bad_value", "`ragen-gym serve` does with --game my_game:Maze."),
+    ({"env": "my_game:Maze"}, "bad_value", "`ragen-gym serve` does with --game my_game:Maze)"),
     ({"env": "Sokoban", "env_options": {"boxes": "x"}}, "bad_value", "boxes"),
     ({"env": "Sokoban", "levels": ["/etc/passwd"]}, "bad_value", "is written in the symbols of"),
     ({"env": "Bandit", "env_options": {"names": [1, 2]}}, "bad_value", "names"),
