@@ -9,7 +9,7 @@ import pytest
 from ragen_agent.cli import main
 from tests.ragen_agent.openrlhf.small_runs import SHORT, begin, configure, lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 STALENESS = 2
 

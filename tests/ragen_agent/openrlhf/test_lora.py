@@ -103,6 +103,7 @@ def test_ray_can_pickle_an_actor(name: str) -> None:
 @pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_with_adapters_ends_in_a_model_that_eval_and_the_benchmark_read(
     warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,12 @@ from tests.ragen_agent.openrlhf.small_runs import SHORT, configure, lines
 
 NEEDED = "network namespaces need the rights of root and the program ip"
 CAN = os.geteuid() == 0 and shutil.which("ip")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.skipif(not CAN, reason=NEEDED)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not CAN, reason=NEEDED),
+]
 
 HEAD, OTHER, PORT = "10.77.0.1", "10.77.0.2", 6399
 ENDS = {HEAD: "ragen1", OTHER: "ragen2"}  # the interfaces at the ends of the cable; their names may differ

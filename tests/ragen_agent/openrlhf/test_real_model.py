@@ -17,7 +17,7 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import Family
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 MEMORY = 16.0  # GiB that must be free: the run takes some 10 of them, other tests the rest
 SETTINGS = (

@@ -15,7 +15,7 @@ from ragen_agent.config import to_toml
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import SHORT, configure, lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 NEEDED = 12  # GiB
 SCRIPT = Path(__file__).parents[3] / "examples" / "cluster" / "share_node.sh"

@@ -43,6 +43,7 @@ def test_weights_that_do_not_arrive_stop_the_run(warm: Path, tmp_path: Path, mon
     assert not family.left()
 
 
+@pytest.mark.nightly
 def test_the_last_synchronisation_is_checked_too(warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOST_WEIGHTS", "stale")
     config = configure(warm, SHORT, {"training": {"iterations": 1}})
@@ -51,6 +52,7 @@ def test_the_last_synchronisation_is_checked_too(warm: Path, tmp_path: Path, mon
     assert len(lines(tmp_path / "run")) == 1
 
 
+@pytest.mark.nightly
 def test_too_many_failures_stop_the_run(warm: Path, tmp_path: Path) -> None:
     """Half of the second iteration's environments raise."""
     message = r"TooManyFailuresError: \d+ of 32 episodes failed, more than .*=0.2 allows: environment_error: Runt"

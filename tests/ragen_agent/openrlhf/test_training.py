@@ -161,6 +161,7 @@ def kill(launcher: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_everything_at_once_with_prompts_that_forget(tmp_path: Path) -> None:
     """Only the current turn in the prompt: every turn is a row, which vLLM and the trainer score alike.
 
@@ -193,6 +194,7 @@ def test_everything_at_once_with_prompts_that_forget(tmp_path: Path) -> None:
     assert "after" in summary
 
 
+@pytest.mark.nightly
 def test_a_mixture_that_a_program_plays_online_k_and_selective_masks(tmp_path: Path) -> None:
     """Two games by weight, two passes over the kept episodes, a KL term, turn-wise GAE on the answers alone.
 

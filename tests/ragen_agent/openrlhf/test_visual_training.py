@@ -26,7 +26,7 @@ from tests.ragen_agent.openrlhf.small_runs import begin, lines
 if find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed here: make test-openrlhf has it", allow_module_level=True)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 SETTINGS: dict[str, Any] = {
     "small_model": {"kind": "vision"},
