@@ -56,7 +56,7 @@ A split's entry holds, of the episodes that count (one that failed for reasons o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,9 +79,9 @@ from ragen_gym.core.stats import (
 _SHOWN = 120  # characters of each end of a long reply that a summary quotes
 
 
-def score_results(run: BenchResults) -> dict[str, Any]:
-    """The summary of a run, next to what its sessions asked for."""
-    return score(run.suite, run.records, run.agent, run.asked, run.seen)
+def score_results(run: BenchResults, progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The summary of a run, next to what its sessions asked for; ``progress`` is called after each split."""
+    return score(run.suite, run.records, run.agent, run.asked, run.seen, progress)
 
 
 def score(
@@ -90,6 +90,7 @@ def score(
     agent: str,
     asked: Mapping[str, Sequence[int]] | None = None,
     seen: Collection[int] | None = None,
+    progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """The summary of a run; see the module. Splits of which there is no record, and none was asked for, are left out.
 
@@ -99,6 +100,7 @@ def score(
         agent: who played.
         asked: for each split how many rollouts of each instance were asked for; None takes the records for all.
         seen: the families of levels that the agent saw in training, or None where that is not known.
+        progress: called after each split of the suite.
 
     Raises:
         ValueError: a record is not of this suite.
@@ -112,6 +114,7 @@ def score(
             splits[split.name] = _score_split(suite, split, own, seen) | _effort(own) | _asked(own, wanted)
         met = {index for index, number in enumerate(wanted) if number} | {record.index for record in own}
         unasked += len(split.levels) - len(met)
+        progress()
     instances = sum(len(split.levels) for split in suite.splits)
     return {
         "suite": suite.name,

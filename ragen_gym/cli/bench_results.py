@@ -226,7 +226,8 @@ def _report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")
-    summaries = [score_results(run) for run in runs]
+    with progress_bar("splits scored", len(runs) * len(runs[0].suite.splits), at_once=True) as bar:
+        summaries = [score_results(run, bar.advance) for run in runs]
     if arguments.markdown:
         print(markdown_tables(summaries), end="")
         return 0

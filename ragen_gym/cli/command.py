@@ -24,9 +24,9 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def progress_bar(what: str, total: int) -> ProgressBar:
+def progress_bar(what: str, total: int, *, at_once: bool = False) -> ProgressBar:
     """Progress of a command, on standard error; it disappears at the end."""
-    return ProgressBar(what, total, prefix="ragen-gym: ", transient=True)
+    return ProgressBar(what, total, prefix="ragen-gym: ", transient=True, at_once=at_once)
 
 
 def wrapped(text: str, label: str = "") -> str:

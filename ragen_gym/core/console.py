@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from math import isfinite
+from math import inf, isfinite
 from types import TracebackType
 from typing import Any, TextIO, TypeVar, cast
 
@@ -99,7 +99,8 @@ class ProgressBar:
     """Progress of one task, ``done`` things of ``total``, named in the plural by ``what``; a context manager.
 
     It is drawn on ``console``, standard error if None, and removed at the end if ``transient``. Without a terminal or
-    rich, a line that starts with ``prefix`` is written at most every ``seconds`` seconds.
+    rich, a line that starts with ``prefix`` is written at most every ``seconds`` seconds, the first one at the
+    start if ``at_once``.
     """
 
     def __init__(
@@ -112,10 +113,11 @@ class ProgressBar:
         seconds: float = SECONDS_A_LINE,
         console: Any = None,
         transient: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.what, self.total, self.done, self.info = what, total, done, ""
-        self._prefix, self._seconds, self._shown = prefix, seconds, time.monotonic()
-        self._begun, self._first = self._shown, done
+        self._prefix, self._seconds, self._begun, self._first = prefix, seconds, time.monotonic(), done
+        self._shown = -inf if at_once else self._begun
         self._bar = _rich_bar(console, transient)
         self._console = console
 
@@ -123,6 +125,7 @@ class ProgressBar:
         if self._bar is not None:
             self._task = self._bar.add_task(self.what, total=self.total, completed=self.done, info="")
             self._bar.start()
+        self.update(self.done)
         return self
 
     def __exit__(

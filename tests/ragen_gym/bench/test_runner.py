@@ -547,6 +547,7 @@ def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
     assert main([*command, "--seen", str(tmp_path / "run.npy")]) == 2
     assert "run.npy is not a record of the levels seen in training" in capsys.readouterr().err
     assert main(["bench", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
+    assert f"0 of {len(SMOKE.splits)} splits scored" in capsys.readouterr().err
     assert "3 of 4 levels seen in training" in (tmp_path / "page.html").read_text()
     assert verify(load_results(tmp_path / "run")).verdict == "verified"
 

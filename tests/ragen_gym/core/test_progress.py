@@ -33,6 +33,13 @@ def test_without_a_terminal_a_line_now_and_then(clock: list[float], capsys: Any)
     assert bar.done == 1501
 
 
+def test_a_first_line_at_once(clock: list[float], capsys: Any) -> None:
+    with ProgressBar("episodes", 2, at_once=True) as bar:
+        assert capsys.readouterr().err == "0 of 2 episodes\n"
+        bar.advance()
+    assert capsys.readouterr().err == ""
+
+
 def test_on_a_terminal_a_bar_and_lines_above_it() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     with ProgressBar("levels", 3, done=1, console=console) as bar:
