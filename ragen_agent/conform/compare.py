@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -53,13 +54,13 @@ def compare(library: Library, name: str, function: Function) -> Finding:
     The variant named is the one with the fewest differences that agrees on every batch.
 
     Raises:
-        ValueError: an unknown rule, or a result of another shape than the batch.
+        ValueError: an unknown rule, a function that raises an error, or a result of another shape than the batch.
     """
     if name not in RULES:
         raise ValueError(f"rule is {name!r}; it must be one of {', '.join(map(repr, RULES))}")
     rule = RULES[name]
     batches = {key: batch for key, batch in rule.batches().items() if key not in function.refused}
-    found = {key: _result(rule, function.call, batch) for key, batch in batches.items()}
+    found = {key: _called(function, name, key, batch) for key, batch in batches.items()}
     best: list[str] | None = None
     published: dict[str, float] = {}  # the errors of the first variant, which changes nothing
     for changed, words in variants(rule):
@@ -73,8 +74,8 @@ def compare(library: Library, name: str, function: Function) -> Finding:
     verdict = "unexplained" if best is None else "differs" if best else "same"
     equal = {}
     if rule.kind == "advantages" and "alone" in rule.variants:
-        sizes = {key: _result(rule, function.call, batch).abs() for key, batch in equal_batches().items()}
-        equal = {key: float(size.max()) for key, size in sizes.items()}
+        alike = equal_batches().items()
+        equal = {key: float(_called(function, name, f"returns of {key}", batch).abs().max()) for key, batch in alike}
     left = list(function.refused)
     return Finding(library.name, library.version, name, function.name, verdict, best or [], published, left, equal)
 
@@ -88,6 +89,19 @@ def variants(rule: Rule) -> list[tuple[dict[str, Any], list[str]]]:
     return sorted(rows, key=lambda row: len(row[0]))
 
 
+def _called(function: Function, name: str, key: str, batch: Batch) -> Tensor:
+    """The result of a library's function; an error says where it was raised, and what the function was given."""
+    try:
+        return _result(RULES[name], function.call, batch)
+    except Exception as error:  # whatever the function raises
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        shapes = ", ".join(f"{part} {tuple(tensor.shape)}" for part, tensor in vars(batch).items())
+        raise ValueError(
+            f"{function.name}, given as {name!r}, fails on the batch {key!r}: {type(error).__name__}: {error} "
+            f"({place.filename}, line {place.lineno}). It was called with a Batch of {shapes}."
+        ) from error
+
+
 def _result(rule: Rule, call: Any, batch: Batch) -> Tensor:
     """The advantages at sampled tokens, or the gradient of the loss with respect to the log-probs; float64."""
     if rule.kind == "loss":
@@ -95,8 +109,9 @@ def _result(rule: Rule, call: Any, batch: Batch) -> Tensor:
         (found,) = torch.autograd.grad(call(batch), batch.log_probs)
     else:
         found = call(batch)
-    if found.shape != batch.mask.shape:
-        raise ValueError(f"the result has shape {tuple(found.shape)}; it must be {tuple(batch.mask.shape)}")
+    shape = getattr(found, "shape", None)
+    if shape != batch.mask.shape:
+        raise ValueError(f"the result has shape {shape and tuple(shape)}; it must be {tuple(batch.mask.shape)}")
     return torch.where(batch.mask, found.detach().double(), 0.0)
 
 

@@ -115,6 +115,23 @@ def test_results_that_do_not_fit_are_refused() -> None:
         compare(MINE, "PPO", Function("none", lambda b: b.old))
     with pytest.raises(ValueError, match=r"has shape \(8,\)"):
         compare(MINE, "GRPO", Function("rows", lambda b: b.rewards))
+    with pytest.raises(ValueError, match=r"nothing, given as 'GRPO', .* has shape None"):
+        compare(MINE, "GRPO", Function("nothing", lambda b: None))  # type: ignore[arg-type,return-value]
+
+
+def test_an_error_of_a_function_names_it_its_rule_and_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "faulty_trainer.py").write_text(
+        "from ragen_agent.conform.libraries import Function, Library\n"
+        "LIBRARY = Library('mine', '1', {'GRPO': Function('my_advantages', lambda b: b.mask @ b.rewards)})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert main(["conform", "faulty_trainer:LIBRARY"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "my_advantages, given as 'GRPO', fails on the batch 'returns far apart': RuntimeError: " in said
+    assert "faulty_trainer.py, line 2). It was called with a Batch of groups (8,), rewards (8,), mask (8, 12)," in said
 
 
 def test_the_command_prints_what_the_page_reads(capsys: pytest.CaptureFixture[str]) -> None:
