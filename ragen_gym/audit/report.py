@@ -42,6 +42,7 @@ class Report:
     options: dict[str, Any]
     version: str = ""
     code: str = ""  # Python that defines new, start and act
+    random_text: bool = False  # whether the actions were random characters: see ``Target``
     results: list[Result] = field(default_factory=list)
 
     def status(self, check: str) -> str | None:
@@ -61,7 +62,8 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         about = {"target": self.target, "options": self.options, "version": self.version, "counts": self.counts()}
-        return {**about, "checks": [result.to_dict() for result in self.results]}
+        random = {"random_text": True} if self.random_text else {}
+        return {**about, **random, "checks": [result.to_dict() for result in self.results]}
 
 
 #: Evidence that a seed begins differently in another process.
@@ -189,6 +191,7 @@ def _answers(
                         raise ValueError(f"{report.target} cannot be audited: {message['reason']}")
                     if message["event"] == "opened":
                         report.version, report.code = message["version"], message["code"]
+                        report.random_text = message["random_text"]
                     yield message
                 process.wait()
             finally:

@@ -31,6 +31,9 @@ examples:
 The exit code is 0 without findings, 1 with some, 2 for bad input. With --learnable it is 1 for every verdict but
 "teaches" and "not applicable".
 """
+_RANDOM_TEXT = """\
+The environment lists no actions, so the checks played random characters of its text space, which may reach little of \
+it. Give real actions, such as --action "go north" --action look."""
 _MARKS = {"passed": "ok", "finding": "FINDING", "not applicable": "-"}
 
 
@@ -132,6 +135,8 @@ def _lines(report: Report, everything: bool) -> list[str]:
         f"{report.target} ({report.version}): {found} finding{'s' * (found != 1)}, {counts['passed']} passed, "
         f"{counts['not applicable']} not applicable"
     ]
+    if report.random_text:
+        lines += ["", wrapped(_RANDOM_TEXT)]
     if everything:
         rows = [(_MARKS[each.status], each.check.id, each.detail) for each in report.results]
         lines += ["", *table_lines(rows)]

@@ -133,6 +133,7 @@ class CallableTarget(Target):
             self.code = f"{self.make_code(module, attribute)}; start = lambda e, s: {first}; {_ACT}"
         if "numpy" in sys.modules:  # repr shows all of an array, so that it can be compared
             self.code = f"import numpy, sys; numpy.set_printoptions(threshold=sys.maxsize); {self.code}"
+        self.random_text = type(env.action_space).__name__ == "Text" and not env.actions()  # gymnasium.spaces.Text
         env.close()
 
     def make_code(self, module: str, attribute: str) -> str:

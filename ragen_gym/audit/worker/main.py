@@ -30,7 +30,7 @@ def main(descriptor: int) -> None:
     """Read a request from standard input and answer it on a file descriptor of its own, which no ``print`` reaches.
 
     The request has ``target``, ``options``, ``actions``, ``checks`` (ids, ``["fingerprint"]``, or ``["session"]`` for
-    ``session.serve``), ``limit`` (seconds of a check, after which this process ends), ``settings`` of the ``Context``, and ``path`` (folders to import from). The answer is the message ``opened`` with the version, then
+    ``session.serve``), ``limit`` (seconds of a check, after which this process ends), ``settings`` of the ``Context``, and ``path`` (folders to import from). The answer is the message ``opened`` with what ``Report`` has of the target, then
     ``begun`` and ``outcome`` of each check; or ``bad`` with the reason why the target cannot be opened.
     """
     request = json.loads(sys.stdin.readline())
@@ -52,7 +52,7 @@ def main(descriptor: int) -> None:
         except Exception as error:  # whatever an import or a constructor raises
             send("bad", reason=f"{type(error).__name__}: {error}")
             return
-        send("opened", version=_version(target.library), code=target.code)
+        send("opened", version=_version(target.library), code=target.code, random_text=target.random_text)
         if request["checks"] == ["session"]:
             session.serve(context, request["limit"], send)
             return

@@ -136,6 +136,7 @@ class Target:
     name = ""
     takes_seed = True  # whether ``reset`` has a seed at all
     separate_noise = False  # whether ``reset`` takes a seed of the dynamics alone
+    random_text = False  # whether the actions are texts of random characters, as no real one is known
     #: Python that defines new(), start(env, seed) -> what the episode begins with, act(env, action) -> what follows
     code = ""
 

@@ -150,6 +150,14 @@ def test_options_and_actions_reach_the_environment(run: Run) -> None:
     assert run("audited_envs:Maze", "--option", "nonsense=1", "--check", "plays")[0] == 2
 
 
+def test_random_characters_are_said_to_be_played(run: Run) -> None:
+    words = "audited_envs:Parser", "--check", "plays"
+    assert 'Give real actions, such as --action "go north"' in " ".join(run(*words)[1].split())
+    assert json.loads(run(*words, "--json")[1])[0]["random_text"] is True
+    for others in ((*words, "--action", "look"), ("audited_envs:Maze", *words[1:])):
+        assert "--action" not in run(*others)[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [spec.id for spec in TABLE.values()])
 def test_our_own_games_are_clean(name: str) -> None:
