@@ -33,7 +33,7 @@ from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.tables import markdown_row, sentences, success
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
-from ragen_gym.bench.score import score_results
+from ragen_gym.bench.score import SCALES, score_results
 from ragen_gym.bench.suites import Split, Suite, load_suite
 from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.stats import percent
@@ -48,11 +48,12 @@ PAGE = """\
 Written by `python -m benchmarks.leaderboard`, which resumes; its options are in `--help`. Language models play in this
 process (`hf:` of `ragen-gym bench run`), at the temperature of the suite, {max_tokens} tokens a reply at most. Success
 in % with its 95 % interval; `normalised` is success on the scale from random play (0) to optimal play (1) of the same
-levels; `well-formed` is the share of replies that could be parsed. `failed` episodes had an error of the machine or a
-conversation too long for the model. Minutes are wall-clock time, CPU minutes of all cores together: where the first are
-more than the second divided by the number of cores, other programs held the machine, or the model is behind a server.
-Machines are given by number; a model played where there is a GPU is on it. A row of fewer episodes is of the first
-levels of each split, or of some splits.
+levels, `above blind` on the scale from the blind script (0), without the splits that the script plays optimally: far
+below 0 where the script is almost optimal. `well-formed` is the share of replies that could be parsed. `failed`
+episodes had an error of the machine or a conversation too long for the model. Minutes are wall-clock time, CPU minutes
+of all cores together: where the first are more than the second divided by the number of cores, other programs held the
+machine, or the model is behind a server. Machines are given by number; a model played where there is a GPU is on it. A
+row of fewer episodes is of the first levels of each split, or of some splits.
 
 The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 0 or the one that is named, before and
 after its reinforcement ([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as
@@ -79,7 +80,7 @@ SUITE = """
 {splits}{published}{differences}"""
 
 COLUMNS = (
-    *("agent", "success", "normalised", "well-formed", "episodes", "failed", "read", "written"),
+    *("agent", "success", "normalised", "above blind", "well-formed", "episodes", "failed", "read", "written"),
     *("minutes", "CPU minutes", "machine"),
 )
 
@@ -251,7 +252,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
         "model": row.model,
         "settings": run.info.get("settings", {}),
         "success": overall["success"],
-        "normalised": overall["normalised"],
+        **{scale: overall[scale] for scale in SCALES},
         "episodes": overall["episodes"],
         "tokens": overall["tokens"],
         "sentences": sentences(summary) if row.model else [],  # random, blind and optimal play are the scale
@@ -344,7 +345,7 @@ def _overall(name: str, row: Mapping[str, Any], instances: int, machines: Sequen
     return [
         name,
         "" if row["success"] is None else percent(row["success"]),
-        "" if row["normalised"] is None else f"{row['normalised']:.2f}",
+        *("" if row[scale] is None else f"{row[scale]:z.2f}" for scale in SCALES),
         percent(1 - malformed / replies) if replies else "",
         f"{row['episodes']:,} of {instances:,}",
         f"{failed:,}",

@@ -76,6 +76,7 @@ from ragen_gym.core.stats import (
     wilson,
 )
 
+SCALES = "normalised", "above_blind"  # of success
 _SHOWN = 120  # characters of each end of a long reply that a summary quotes
 
 
@@ -293,10 +294,9 @@ def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over splits, each as heavy as the next, and sums of what they took."""
     rates = [split["success"]["rate"] for split in splits if split["success"]["rate"] is not None]
     tokens = [split["tokens"] for split in splits if split["tokens"] is not None]
-    scales = ("normalised", "above_blind")
     return {
         "success": _mean(rates),
-        **{scale: _mean([split[scale]["value"] for split in splits if split.get(scale)]) for scale in scales},
+        **{scale: _mean([split[scale]["value"] for split in splits if split.get(scale)]) for scale in SCALES},
         "episodes": sum(split["success"]["n"] for split in splits),
         **{name: sum(split[name] for split in splits) for name in ("excluded", "asked", "missing")},
         "bounds": {end: _mean([split["bounds"][end] for split in splits]) for end in ("least", "most")},

@@ -13,6 +13,8 @@ from benchmarks import leaderboard
 from benchmarks.leaderboard import Row, main
 from ragen_agent.config import Config
 from ragen_agent.run.policy import Policy
+from ragen_gym.bench.results import load_results
+from ragen_gym.bench.score import score_results
 from tests.ragen_gym.bench.bad_server import BadServer
 
 
@@ -41,11 +43,16 @@ def test_a_leaderboard_is_played_once_and_written(
     rows = json.loads((page / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
     assert list(rows) == ["random", "blind", "oracle", "Big model", "tiny", "same"]
     assert rows["oracle"]["success"] > rows["random"]["success"]
+    summary = score_results(load_results(tmp_path / "runs" / "smoke" / "blind"))
+    assert rows["blind"]["above_blind"] == summary["overall"]["above_blind"]
+    assert rows["oracle"]["above_blind"] == 1
     assert rows["tiny"]["episodes"] == 2 * len(rows["tiny"]["splits"]) == rows["random"]["episodes"]
     assert rows["tiny"]["tokens"]["completion"] > 0
     assert rows["tiny"]["seconds"] > 0 < rows["tiny"]["cpu_seconds"]
 
     text = (page / "leaderboard.md").read_text()
+    assert "| normalised | above blind |" in text
+    assert re.search(r"^\| oracle \| [\d.]+ % \| 1\.00 \| 1\.00 \|", text, re.MULTILINE)
     assert "| success, % | sokoban | " in text
     assert re.findall(r"^\| (\w+) \| \d+\.\d \(\d+ to \d+\) \|", text, re.MULTILINE) == [
         "random",
