@@ -101,6 +101,22 @@ def test_the_arguments_of_single_environments_hold(name: str, arguments: dict[st
         assert_same(batch.render(), loop.render())
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_levels_are_those_of_the_episodes_in_play(mode: AutoresetMode) -> None:
+    batch, loop = pair("ragen/FrozenLake-v0", 3, mode, split="train")
+    batch.reset(seed=0)
+    loop.reset(seed=0)
+    batch.action_space.seed(0)
+    met = set(batch.levels)
+    for _ in range(60):
+        actions = batch.action_space.sample()
+        batch.step(actions)
+        loop.step(actions)
+        assert batch.levels == tuple(env.unwrapped.level for env in loop.envs)
+        met.update(batch.levels)
+    assert len(met) > 6, "each environment went on to other levels"
+
+
 def test_seeds_go_on_where_none_is_given() -> None:
     batch, loop = pair("ragen/FrozenLake-v0", 3, AutoresetMode.NEXT_STEP)
     for seed in (3, None, [9, None, 2**40], None, np.arange(3).tolist()):
