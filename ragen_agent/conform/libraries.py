@@ -64,6 +64,11 @@ def load(name: str) -> Library:
         raise ValueError(
             f"{name} has the type {type(found).__name__}; it must be a ragen_agent.conform.libraries.Library"
         )
+    for rule, function in found.functions.items():
+        if not isinstance(function, Function):
+            raise ValueError(
+                f"{name} gives {rule!r} a {type(function).__name__}; it must be a ragen_agent.conform.libraries.Function"
+            )
     return found
 
 

@@ -195,13 +195,10 @@ def _play(arguments: argparse.Namespace) -> int:
 def _report_outcome(arguments: argparse.Namespace, outcome: RunOutcome) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
     from ragen_gym.bench.results import ResultsFolder, load_results
-    from ragen_gym.bench.score import score_results
 
     folder = ResultsFolder(arguments.out)
-    if sys.stderr.isatty():  # random play is compiled the first time
-        print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
     run = load_results(folder.path, arguments.suite)
-    summary = score_results(run)
+    summary = bench_results.scored(run)
     folder.write_summary(summary)
     if arguments.json:
         print_json(summary)

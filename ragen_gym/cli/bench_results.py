@@ -6,11 +6,14 @@ import argparse
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import first_lines, progress_bar, table_lines, wrapped
 from ragen_gym.core.command_line import add_command, print_json
 from ragen_gym.core.storage import atomic_folder, check_absent, check_free, json_line, locked_folder, write_atomic
+
+if TYPE_CHECKING:
+    from ragen_gym.bench.results import BenchResults
 
 _SCORE_EXAMPLES = """\
 Without --write the files of the run stay as they are; with it, summary.json is written again.
@@ -125,9 +128,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         )
 
 
+def scored(run: BenchResults) -> dict[str, Any]:
+    """The summary of a run, with progress: random and optimal play of its levels are computed too."""
+    from ragen_gym.bench.score import score_results
+
+    with progress_bar("splits scored", len(run.suite.splits), at_once=True) as bar:
+        return score_results(run, bar.advance)
+
+
 def _score(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import ResultsFolder, load_results
-    from ragen_gym.bench.score import score_results
     from ragen_gym.core.seen import read_seen
 
     folder = ResultsFolder(arguments.run_folder)
@@ -136,7 +146,7 @@ def _score(arguments: argparse.Namespace) -> int:
         run = load_results(folder.path, arguments.suite)
         if arguments.seen is not None:
             run = replace(run, seen=read_seen(arguments.seen) | (run.seen or frozenset()))
-        summary = score_results(run)
+        summary = scored(run)
         if arguments.write:
             if arguments.seen is not None and run.seen is not None:
                 folder.add_seen(run.seen)
@@ -214,7 +224,6 @@ def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.report.html_page import is_page
     from ragen_gym.bench.report.tables import markdown_tables
     from ragen_gym.bench.results import load_several
-    from ragen_gym.bench.score import score_results
 
     printing = arguments.markdown or arguments.json
     if printing and arguments.out:
@@ -226,8 +235,7 @@ def _report(arguments: argparse.Namespace) -> int:
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")
-    with progress_bar("splits scored", len(runs) * len(runs[0].suite.splits), at_once=True) as bar:
-        summaries = [score_results(run, bar.advance) for run in runs]
+    summaries = [scored(run) for run in runs]
     if arguments.markdown:
         print(markdown_tables(summaries), end="")
         return 0

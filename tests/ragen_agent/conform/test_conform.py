@@ -98,6 +98,9 @@ def test_a_library_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     assert load("trainer_of_this_folder:LIBRARY") == MINE
+    (tmp_path / "bare_functions.py").write_text(text.replace("{}", "{'GRPO': sum}"))
+    with pytest.raises(ValueError, match=r"gives 'GRPO' a builtin_function.*must be a .*\.Function"):
+        load("bare_functions:LIBRARY")
 
 
 def test_a_library_of_another_version_does_not_hide_the_others(

@@ -35,7 +35,7 @@ def test_two_runs_share_a_node(warm: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     records = [lines(tmp_path / "runs" / f"seed{seed}") for seed in (0, 1)]
     assert [len(each) for each in records] == [2, 2]
-    assert all(abs(record["vllm_kl"]) < 1e-3 for each in records for record in each if "vllm_kl" in record)
+    assert all(abs(record["vllm_kl"]) < 5e-3 for each in records for record in each if "vllm_kl" in record)
     levels = [
         {
             e["seed"]

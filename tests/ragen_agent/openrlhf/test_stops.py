@@ -38,7 +38,7 @@ def test_weights_that_do_not_arrive_stop_the_run(warm: Path, tmp_path: Path, mon
     ):
         begin(tmp_path / "run", configure(warm, SHORT), {"max_vllm_kl": 0.01, **LOST})
     assert 1 <= len(lines(tmp_path / "run")) < 4, "the first synchronisation was the first to be lost"
-    assert abs(lines(tmp_path / "run")[0]["vllm_kl"]) < 1e-3, "vLLM read the weights of the start from the disk"
+    assert abs(lines(tmp_path / "run")[0]["vllm_kl"]) < 5e-3, "vLLM read the weights of the start from the disk"
     assert not (tmp_path / "run" / "checkpoint").exists()
     assert not family.left()
 
