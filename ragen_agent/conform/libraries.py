@@ -67,7 +67,8 @@ def load(name: str) -> Library:
     for rule, function in found.functions.items():
         if not isinstance(function, Function):
             raise ValueError(
-                f"{name} gives {rule!r} a {type(function).__name__}; it must be a ragen_agent.conform.libraries.Function"
+                f"{name} has a {type(function).__name__} for {rule!r}; it must be a "
+                "ragen_agent.conform.libraries.Function"
             )
     return found
 

@@ -99,7 +99,7 @@ def test_a_library_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.path", [*sys.path])
     assert load("trainer_of_this_folder:LIBRARY") == MINE
     (tmp_path / "bare_functions.py").write_text(text.replace("{}", "{'GRPO': sum}"))
-    with pytest.raises(ValueError, match=r"gives 'GRPO' a builtin_function.*must be a .*\.Function"):
+    with pytest.raises(ValueError, match=r"has a builtin_function_or_method for 'GRPO'; it must be a .*\.Function"):
         load("bare_functions:LIBRARY")
 
 
