@@ -86,7 +86,7 @@ test-openrlhf: $(OPENRLHF)/.installed ## Train a small model on real Ray, vLLM a
 
 # The environments need nothing of $(VENV); ARGS="verifiers openenv" chooses some.
 test-integrations: ## Test the adapters for hubs and trainers, each with the real library in an environment of its own
-	@echo 'test-integrations: making environments in build/integrations (tens of minutes and 6 GB, the first time)'
+	@echo 'test-integrations: making environments in build/integrations (tens of minutes and 12 GB or more, the first time)'
 	@$(FIND_PYTHON); "$$python" tests/integrations/environments.py $(ARGS)
 
 audit-upstreams: $(VENV)/.test.installed ## Audit the environments of other libraries, each in its own interpreter

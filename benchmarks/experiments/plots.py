@@ -144,12 +144,15 @@ def label_ends(panel: Axes, ends: Mapping[str, tuple[float, str]]) -> None:
     placed = sorted(ends.items(), key=lambda each: each[1][0])
     for _, (value, _) in placed:
         heights.append(max(value, heights[-1] + gap) if heights else value)
-    above = max(0.0, max(heights, default=high) - high)
+    top = high
+    for place in reversed(range(len(heights))):
+        heights[place] = min(heights[place], top)
+        top = heights[place] - gap
     for (name, (value, colour)), height in zip(placed, heights, strict=True):
         label = panel.annotate(
             name,
             (1.0, value),
-            (1.05, height - above),
+            (1.05, height),
             xycoords=panel.get_yaxis_transform(),
             textcoords=panel.get_yaxis_transform(),
             color=colour,

@@ -97,6 +97,7 @@ def test_every_dropped_test_has_its_p_value_in_the_list_of_claims() -> None:
 
 #: Words of the list for which today's tables have others, by table of the list.
 RENAMED = {
+    "credit": ((r"^| \N{MINUS SIGN} ", r"\g<0>FrozenLake, "),),
     "uncertainty-filter": ((r"^| \N{MINUS SIGN} ", r"\g<0>FrozenLake, "),),
     "stabilisers": ((", x1", ""), (", PPO", ", clipped loss")),
     "paper-sokoban": (
