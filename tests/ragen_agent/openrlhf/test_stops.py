@@ -12,7 +12,7 @@ import pytest
 
 from ragen_agent.config import to_toml
 from ragen_agent.openrlhf.launch import RunStoppedError
-from tests.ragen_agent.openrlhf.small_runs import SHORT, Family, begin, configure, lines
+from tests.ragen_agent.openrlhf.small_runs import ROUNDING, SHORT, Family, begin, configure, lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
@@ -38,7 +38,7 @@ def test_weights_that_do_not_arrive_stop_the_run(warm: Path, tmp_path: Path, mon
     ):
         begin(tmp_path / "run", configure(warm, SHORT), {"max_vllm_kl": 0.01, **LOST})
     assert 1 <= len(lines(tmp_path / "run")) < 4, "the first synchronisation was the first to be lost"
-    assert abs(lines(tmp_path / "run")[0]["vllm_kl"]) < 5e-3, "vLLM read the weights of the start from the disk"
+    assert abs(lines(tmp_path / "run")[0]["vllm_kl"]) < ROUNDING, "vLLM read the weights of the start from the disk"
     assert not (tmp_path / "run" / "checkpoint").exists()
     assert not family.left()
 
